@@ -5,8 +5,8 @@ Needs what the cluster tests need, and an hour or two; ``make bench-fleet``. Eac
 """
 
 import argparse
+import math
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -15,6 +15,8 @@ import msgspec
 from bed import Bed, Ranks
 from faulty_fleets import HOSTS, KINDS, Fleets, Outcome, fleet_of
 
+RESULTS = Path("build/fleet_bed").resolve()
+"""Runs of the fleets that were not right."""
 FILE = Path("build/fleet_bed.jsonl")
 HEALTHY = 100
 
@@ -42,7 +44,7 @@ def lines() -> list[Line]:
 
 def table() -> str:
     """A row per kind."""
-    rows = [f"{'fault':24}{'fleets':>8}{'right':>8}{'accused':>9}{'rounds':>8}{'seconds':>9}{'most':>7}"]
+    rows = [f"{'fault':24}{'fleets':>8}{'right':>8}{'accused':>9}{'rounds':>8}{'seconds':>9}{'most':>7}{'busy':>7}"]
     for kind in KINDS:
         outcomes = [line.outcome for line in lines() if line.kind == kind]
         if outcomes:
@@ -50,9 +52,9 @@ def table() -> str:
             wrongly = sum(bool(outcome.named) and not outcome.right for outcome in outcomes)
             seconds = [outcome.seconds for outcome in outcomes]
             rounds = median(outcome.rounds for outcome in outcomes)
-            rows.append(
-                f"{kind:24}{len(outcomes):8}{right:8}{wrongly:9}{rounds:8.0f}{median(seconds):9.1f}{max(seconds):7.1f}"
-            )
+            busy = median([outcome.busy for outcome in outcomes if outcome.busy is not None] or [math.nan])
+            times = f"{rounds:8.0f}{median(seconds):9.1f}{max(seconds):7.1f}{busy:7.0%}"
+            rows.append(f"{kind:24}{len(outcomes):8}{right:8}{wrongly:9}{times}")
     return "\n".join(rows)
 
 
@@ -62,17 +64,15 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=20, help="per kind of fault")
     parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND")
     options = parser.parse_args()
-    FILE.parent.mkdir(exist_ok=True)
     done = {(line.kind, line.seed) for line in lines()}
-    with tempfile.TemporaryDirectory() as place:
-        results = Path(place)
-        with Bed(hosts=HOSTS, shared=[results]) as bed, Ranks(bed, results) as ranks:
-            fleets = Fleets(bed, ranks, results)
-            for kind, seed in lacking(done, options.fleets, options.kinds):
-                outcome = fleets.outcome(fleet_of(kind, seed, bed.names))
-                with FILE.open("ab") as file:
-                    file.write(msgspec.json.encode(Line(kind, seed, outcome)) + b"\n")
-                sys.stderr.write(f"{kind} {seed}: {'right' if outcome.right else outcome.named or 'missed'}\n")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with Bed(hosts=HOSTS, shared=[RESULTS]) as bed, Ranks(bed, RESULTS) as ranks:
+        fleets = Fleets(bed, ranks, RESULTS)
+        for kind, seed in lacking(done, options.fleets, options.kinds):
+            outcome = fleets.outcome(fleet_of(kind, seed, bed.names))
+            with FILE.open("ab") as file:
+                file.write(msgspec.json.encode(Line(kind, seed, outcome)) + b"\n")
+            sys.stderr.write(f"{kind} {seed}: {'right' if outcome.right else outcome.named or 'missed'}\n")
     sys.stdout.write(table() + "\n")
 
 

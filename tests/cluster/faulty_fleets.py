@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from tempfile import mkdtemp
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
+import psutil
 from bed import Bed, Cable, Fault, Network, Ranks, Trunk, both_ways
 from bed.network import Path as Way
 from click.testing import CliRunner
@@ -146,12 +149,16 @@ class Outcome:
     named: its verdicts, but for those that are undecided
     right: whether they are the truth and nothing else
     seconds: from the start of the first round to the end of the last
+    busy: share of the processors that other programs took while ranks ran; None if unknown
+    kept: folder of the run, if it was not right, below that of all results
     """
 
     named: tuple[Named, ...]
     right: bool
     rounds: int
     seconds: float
+    busy: float | None = None
+    kept: str = ""
 
 
 def fleet_of(kind: str, seed: int, hosts: Sequence[str]) -> Truth:
@@ -173,7 +180,9 @@ class Fleets:
         results = Path(mkdtemp(dir=self.results))
         plan = results / "plan.toml"
         plan.write_text(PLAN)
+        before = _of_others()
         ends = self.ranks.run("--plan", plan, "--quiet", "--results-dir", results, faults=truth.faults, gpus=truth.gpus)
+        others, counted = np.subtract(_of_others(), before).tolist()
         assert [end.code for end in ends] == [0] * len(ends), ends
         (folder,) = store.folders(results)
         # In this process: a fresh one takes longer to load scipy than to judge.
@@ -187,4 +196,17 @@ class Fleets:
         assert told.exit_code == document["exit_code"], told.output
         measured = store.read(folder).measurements
         right = set(named) <= truth.right and len(named) == bool(truth.right)
-        return Outcome(named, right, document["rounds"], sum(row.elapsed_ns for row in measured) * 1e-9)
+        seconds = sum(row.elapsed_ns for row in measured) * 1e-9
+        if right:
+            shutil.rmtree(results)
+        kept = "" if right else str(folder.relative_to(self.results))
+        return Outcome(named, right, document["rounds"], seconds, round(others / counted, 3), kept)
+
+
+def _of_others() -> tuple[float, float]:
+    """Seconds of the processors so far: those of programs that this process did not start, and all."""
+    times, me = psutil.cpu_times(), psutil.Process()
+    own = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    # What ended counts for its parent.
+    started = sum(each.user + each.system + each.children_user + each.children_system for each in own)
+    return times.user + times.nice + times.system + times.steal - started, sum(times)

@@ -11,7 +11,7 @@ from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, s
 from testing.narrow import require
 
 from busbw_analysis.fleet import search
-from busbw_analysis.fleet.model import Noise, Suspects, medians
+from busbw_analysis.fleet.model import Noise, Suspects, lasting, medians, suspects_of_pairs
 from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Evidence, Verdict, _decided, _Test, judge
@@ -53,6 +53,54 @@ def test_a_node_that_is_slow_alone_is_told_from_slow_links() -> None:
 def test_a_slow_link_accuses_neither_of_its_nodes(links: dict[tuple[int, int], float], nodes: object, way: str) -> None:
     verdict = only(world(links=links))
     assert (verdict.kind, verdict.nodes, verdict.way) == ("link", nodes, way)
+
+
+def test_outliers_do_not_crowd_a_slow_link_out() -> None:
+    truth = [World(fleet_of(16), scatter(), links={(seed % 16, (seed + 5) % 16): TWICE}) for seed in range(10)]
+    named = [[verdict.nodes for verdict in judged(each, seed).accused] for seed, each in enumerate(truth)]
+    assert sum(nodes == list(each.links) for nodes, each in zip(named, truth, strict=True)) >= 9
+
+
+@pytest.mark.parametrize(("kind", "log"), [("alone", 0.55), ("both ways", TWICE)])
+def test_a_slow_node_is_named_where_programs_compete_in_moments_that_do_not_last(kind: str, log: float) -> None:
+    errors = 0.2 * np.random.default_rng(1).standard_t(6, 4000)
+    right = 0
+    for seed in range(8):
+        truth = World(fleet_of(16), errors, taken=dict.fromkeys(range(16), 0.6))
+        NODE_FAULTS[kind](truth, 5, log)
+        right += judged(truth, seed).bad_nodes == (5,)
+    assert right >= 6
+
+
+def test_slow_moments_that_last_are_told_from_those_that_do_not() -> None:
+    def lasts(moments: float) -> float:
+        search = searched(World(fleet_of(16), QUIET, moments=moments), 1)
+        rounds = search.of_case(PAIRS)
+        return lasting(search.fleet, rounds, suspects_of_pairs(search.fleet, rounds, search.options.within))
+
+    assert lasts(0.0) < 0.3 < lasts(0.03)
+
+
+@pytest.mark.parametrize("part", [0.3, 1.0])
+def test_nine_of_ten_faults_as_large_as_said_are_found(part: float) -> None:
+    errors = scatter(part)
+    said = {found.kind: math.log(found.ratio) for found in judged(World(fleet_of(16), errors), 1).found}
+    plants = {
+        "alone": {"alone": {3: said["alone"]}},
+        "node": {"out": {3: said["node"]}},
+        "link": {"links": {(3, 14): said["link"]}},
+    }
+    for faults in plants.values():
+        codes = [judged(World(fleet_of(16), errors, **faults), seed).code for seed in range(20)]  # type: ignore[arg-type]
+        assert codes.count(0) <= 5  # of 20 at a rate of 10 %, 6 or more happen in 1 % of all cases
+
+
+def test_nodes_run_alone_more_often_if_the_scatter_hides_what_counts() -> None:
+    times = [
+        sum(each.stage == "alone" for each in searched(World(fleet_of(16), errors), 1).rounds)
+        for errors in (QUIET, 0.2 * np.random.default_rng(1).standard_t(6, 4000))
+    ]
+    assert times[0] == 3 < times[1] <= 12
 
 
 def lossy(count: int, seed: int, share: float) -> World:

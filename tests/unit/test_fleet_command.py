@@ -95,11 +95,14 @@ def block(
 
 
 def fleet_run(
-    slow: Mapping[str, float], seed: int = 1, conditions: tuple[HostConditions, ...] = ()
+    slow: Mapping[str, float],
+    seed: int = 1,
+    conditions: tuple[HostConditions, ...] = (),
+    later: tuple[HostConditions, ...] | None = None,
 ) -> tuple[StoredRun, FleetController]:
     """A run of two ranks on each host, of which some are slow in all of their pairs, and its controller.
 
-    conditions: in every round
+    conditions: in the first round, and in every later one, unless ``later`` differ
     """
     template = synthetic_run([ALONE, GPU, PAIR], machine=Machine(hosts=HOSTS), launches=1, samples=5)
     run, launch = template.run, template.rows[0]
@@ -119,6 +122,7 @@ def fleet_run(
             factor = math.prod(slow.get(run.hosts[rank], 1.0) for rank in ranks) if of == PAIR else 1.0
             times[ranks] = 0.01 * factor * math.exp(generator.choice(errors))
         rows.append(block(of, len(rows), times, conditions))
+        conditions = conditions if later is None else later
         ask = controller.next(rows[-1])  # type: ignore[arg-type]
     rows.append(Ended(status="complete", reason=None, ended="2026-01-02T03:05:05.000Z"))
     return replace(template, rows=tuple(rows)), controller
@@ -188,6 +192,28 @@ def test_a_host_whose_cpus_others_take_is_not_accused_but_undecided() -> None:
     judgement = fleet_run({"n03": TWICE}, conditions=conditions)[1].judgement
     assert (judgement.accused, judgement.code) == ((), 3)
     assert [(verdict.nodes, verdict.busy) for verdict in judgement.verdicts] == [((3,), True)]
+
+
+def test_shares_of_cpus_in_different_rounds_are_not_compared() -> None:
+    first = tuple(state(host, 0.3) for host in HOSTS)
+    # Most rounds are too short to know the share; with its slow partner, this host's block is just long enough.
+    unknown = {"foreign_share": None, "steal_share": None}
+    later = tuple(state(host, 0.5) if host == "n03" else replace_struct(state(host), **unknown) for host in HOSTS)
+    (verdict,) = fleet_run({"n03": TWICE}, conditions=first, later=later)[1].judgement.verdicts
+    assert (verdict.kind, verdict.nodes) == ("node", (3,))
+
+
+def test_a_healthy_fleet_says_from_where_on_a_fault_is_found(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({})[0])
+    document = json.loads(invoke(str(folder), "--json").stdout)
+    assert [(found["kind"], found["case"]["op"]) for found in document["found"]] == [
+        ("alone", ALONE.op),
+        ("node", PAIR.op),
+        ("link", PAIR.op),
+    ]
+    assert all(1 < found["ratio"] < 1.5 for found in document["found"])
+    shown = " ".join(invoke(str(folder)).stdout.split())
+    assert all(f"{found['ratio']:.2f}× of the usual" in shown for found in document["found"])
 
 
 def test_a_host_that_sends_packets_again_loses_messages_though_no_sample_is_late() -> None:

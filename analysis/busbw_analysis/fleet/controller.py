@@ -153,12 +153,17 @@ class FleetController:
     def _note(self, conditions: Sequence[HostConditions]) -> None:
         """The CPUs that other programs took of each host, and the throttled GPUs of each node.
 
-        A round may be too short to know the former: then it is that of the last round.
+        A round may be too short to know the former on most hosts: then it is that of the last round of which it is
+        known. Shares of different rounds are not compared.
         """
+        shares = {
+            host.host: max(known)
+            for host in conditions
+            if (known := [share for share in (host.foreign_share, host.steal_share) if share is not None])
+        }
+        if 2 * len(shares) > len(conditions):
+            self._taken = shares
         for host in conditions:
-            shares = [share for share in (host.foreign_share, host.steal_share) if share is not None]
-            if shares:
-                self._taken[host.host] = max(shares)
             ranks = [rank for rank, name in enumerate(self._hosts) if name == host.host]
             for node, members in enumerate(self._ranks):
                 gpus = [gpu for rank, gpu in zip(ranks, host.gpus, strict=False) if rank in members]
@@ -171,7 +176,7 @@ class FleetController:
         if asked is None:
             return None
         case = self._cases[asked.case]
-        if asked.stage not in {"alone", "alone again"}:
+        if asked.case in self.search.fleet.pairs:
             pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
             first = [ranks[0] for ranks in self._ranks]
             groups: Members = tuple((first[sender], first[receiver]) for sender, receiver in pairs)

@@ -4,13 +4,14 @@ The logarithm of a time is level (of the kind of path, in the round) + sender + 
 ``diagnosis/pairs.py`` for full matrices.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from busbw_analysis.fleet.rounds import FRESH, MAD_TO_SIGMA, Fleet, Floats, Ints, Round, Truths
+from busbw_analysis.fleet.rounds import FRESH, FULL, MAD_TO_SIGMA, Fleet, Floats, Ints, Round, Truths
 
 LARGEST: Final = 50.0
 """Largest slowdown that the alternative expects."""
@@ -27,15 +28,20 @@ _GRID: Final = 16
 _SPREADS: Final = 2
 _NULLS: Final = (0.0, 0.25, 0.5)
 _SWEEPS: Final = 4
-_LEAST_CONTROLS: Final = 8
+_LEAST_CONTROLS: Final = 5
+"""Pairs of a round that show its level: a suspect and its partner leave 7 of 16 nodes."""
+_ENOUGH_CONTROLS: Final = 32
+"""New times of others that say alone how new times err."""
 _LEAST_GOOD: Final = 6
 """Pairs of three good nodes, both ways: of four nodes, one is bad."""
 _WEIGHT_IF_BUSY: Final = 1 / 3
-"""Where programs compete for CPUs. Moments of four rounds, seen in every second, have a correlation of 0.75² from one
-time to the next, so n times are worth n (1 − 0.56) / (1 + 0.56)."""
+"""At least, where programs compete for CPUs. Moments of four rounds, seen in every second, have a correlation of 0.75²
+from one time to the next, so n times are worth n (1 − 0.56) / (1 + 0.56)."""
 _MEDIAN_OVER_MEAN: Final = 1.2533
 _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
+_NINE_OF_TEN: Final = 1.5
+"""Quantile of Student's t."""
 
 _SLOW_SIGMAS: Final = 4.0
 
@@ -46,6 +52,8 @@ times as long, and 50 ms more. What was lost is sent again after 200 ms over TCP
 (4.096 µs · 2¹⁴); who waits for a processor is less late."""
 _LATE_SIGMAS: Final = 2.0
 _MOST_LATE_LINKS: Final = 8
+_LINKS_PER_NODE: Final = 1.5
+"""Of 240 times of 16 real nodes, a dozen may be outliers: those must not crowd a slow link out."""
 _LEAST_SHARE, _ENOUGH_LATE, _MOST_SHARE, _CAUTION = 0.02, 0.2, 0.95, 2.0
 """Share of late times that a healthy node may have at least, that a bad one has at least and at most, and by how much
 the share of others may be exceeded.
@@ -154,13 +162,18 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     effects = _effects(fleet, data, rest)
     scale = scale_of_errors(rest[control] - np.median(rest[control])) if control.any() else _LEAST_SCALE
     numbers = np.stack([np.bincount(side, minlength=fleet.count) for side in (data.sender, data.receiver)])
-    error = _MEDIAN_OVER_MEAN * scale / np.sqrt(np.maximum(numbers, 1))
+    error = error_of_node(scale, numbers)
     both = effects.mean(axis=0) / (np.sqrt((error**2).sum(axis=0)) / 2)
     worst = np.maximum((effects / error).max(axis=0), both)
     nodes = np.flatnonzero((effects.max(axis=0) > within / 2) & (worst > _NODE_SIGMAS))
     nodes = nodes[np.argsort(-worst[nodes])][: fleet.count // 2]
     links, excess = _links(fleet, rounds, level, effects, scale, within)
     return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess, np.flatnonzero(slow))
+
+
+def error_of_node(scale: float, times: Ints | int) -> Floats:
+    """Error of the effect of a node that has so many times in a direction."""
+    return np.asarray(_MEDIAN_OVER_MEAN * scale / np.sqrt(np.maximum(times, 1)))
 
 
 def _levels(data: Data, control: Truths, otherwise: Floats) -> Floats:
@@ -198,7 +211,8 @@ def _links(
     np.maximum.at(most, number, own)
     excess = np.maximum(most, mean * np.sqrt(times))
     out = np.flatnonzero(excess > max(within, _LINK_SIGMAS * scale))
-    out = out[np.argsort(-excess[out], kind="stable")][: max(1, fleet.count // 2)]
+    most_links = max(round(_LINKS_PER_NODE * min(fleet.count, FULL)), fleet.count // 2)
+    out = out[np.argsort(-excess[out], kind="stable")][:most_links]
     return np.stack([keys[out] // fleet.count, keys[out] % fleet.count], axis=1), np.maximum(most, mean)[out]
 
 
@@ -275,8 +289,13 @@ def suspects_alone(fleet: Fleet, rounds: list[Round], within: float) -> Suspects
     scale = scale_of_errors(errors)
     excess = medians(errors, data.sender, fleet.count)
     times = np.bincount(data.sender, minlength=fleet.count)
-    far = np.flatnonzero(excess > np.maximum(within / 2, _ALONE_SIGMAS * scale / np.sqrt(np.maximum(times, 1))))
+    far = np.flatnonzero(excess > np.maximum(within / 2, least_alone(scale, times)))
     return Suspects(far, np.zeros((0, 2), np.int64), scale, level, excess[far], np.zeros(0), far)
+
+
+def least_alone(scale: float, times: Ints | int) -> Floats:
+    """Least excess that so many times show."""
+    return np.asarray(_ALONE_SIGMAS * scale / np.sqrt(np.maximum(times, 1)))
 
 
 def scale_of_errors(errors: Floats) -> float:
@@ -285,6 +304,24 @@ def scale_of_errors(errors: Floats) -> float:
         return _LEAST_SCALE
     caution = 1 + 2 / np.sqrt(len(errors))
     return float(max(_LEAST_SCALE, caution * _MAD_TO_SCALE * np.median(np.abs(errors))))
+
+
+def least_found(kind: str, times: int, scale: float, noise: "Noise", proof: tuple[int, float], within: float) -> float:
+    """Logarithm of the smallest slowdown that is found in nine of ten cases: that makes a suspect, and that typical
+    times then prove (infinite: none).
+
+    kind: alone, node or link, which has so many ``times`` before the suspicion, with errors of this ``scale``
+    proof: number of times thereafter, and the evidence that they must have
+    """
+    error, least, sigmas = {
+        "alone": (scale / math.sqrt(times), within / 2, _ALONE_SIGMAS),
+        "node": (float(error_of_node(scale, times)), within / 2, _NODE_SIGMAS),
+        "link": (scale, within, _LINK_SIGMAS),
+    }[kind]
+    shifts = np.geomspace(within, np.log(LARGEST), _GRID**2)
+    typical = shifts[:, np.newaxis] + noise.scale / _MAD_TO_SCALE * np.resize([-1.0, 1.0], proof[0])
+    suspect = shifts > max(least, sigmas * error) + _NINE_OF_TEN * error
+    return float(shifts[suspect & (noise.log_evidence(typical, within) > np.log(proof[1]))].min(initial=np.inf))
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------
@@ -371,17 +408,41 @@ class Punctuality:
 
 
 def _noise(controls: Floats, scale: float, weight: float) -> Noise:
-    """The noise of ``controls``, at least that of what made a suspect: where programs compete, it is larger later."""
-    scale = max(scale, scale_of_errors(controls))
+    """The noise of ``controls``, if these are few at least that of what made a suspect."""
+    scale = max(scale if len(controls) < _ENOUGH_CONTROLS else 0.0, scale_of_errors(controls))
     out = np.count_nonzero(np.abs(controls) > _SLOW_SIGMAS * scale)
     # As if 10 more had been seen, with the usual share.
     share = max(OUTLIERS, (out + 10 * OUTLIERS) / (len(controls) + 10))
     return Noise(scale, share, weight)
 
 
-def weight_of(again: Iterable[Round]) -> float:
-    """The weight of the times of some rounds."""
-    return _WEIGHT_IF_BUSY if any(each.busy for each in again) else 1.0
+def weight_of(again: Iterable[Round], lasts: float = 1.0) -> float:
+    """The weight of the times of some rounds. lasts: correlation of consecutive times, if it was measured."""
+    return max(_WEIGHT_IF_BUSY, (1 - lasts) / (1 + lasts)) if any(each.busy for each in again) else 1.0
+
+
+def lasting(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> float:
+    """How slow moments outlast rounds: the correlation of a healthy node's consecutive times, or of whether they are
+    slow, as sender or as receiver: the largest, with two standard errors. 1 if too few are known.
+    """
+    # In rounds of suspects, others send in some only; suspected links stay, as slow moments may have made them so.
+    data = data_of(fleet, [each for each in rounds if each.stage in {"alone", "alone again", "pairs"}])
+    control = ~np.isin(data.sender, suspects.nodes) & ~np.isin(data.receiver, suspects.nodes)
+    if not control.any():
+        return 1.0
+    errors = without_levels(data, suspects.level, control)
+    scale = scale_of_errors(errors[control])
+    slow = np.asarray(errors > _SLOW_SIGMAS * scale, dtype=np.float64)
+    largest = 0.0
+    for values in (np.clip(errors, -_SLOW_SIGMAS * scale, _SLOW_SIGMAS * scale), slow - slow.mean()):
+        for side in (data.sender, data.receiver):
+            table = _table(np.where(control, side, -1), values, fleet.count)
+            both = np.isfinite(table[:, 1:])
+            now, later = table[:, :-1][both], table[:, 1:][both]
+            squares = (now @ now + later @ later) / 2
+            together = float(now @ later / squares) if squares else float(not len(now))
+            largest = max(largest, together + 2 / math.sqrt(max(1, len(now))))
+    return min(1.0, largest)
 
 
 def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
@@ -425,9 +486,17 @@ def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data,
         every = data_of(fleet, lateness(each for each in rounds if each.stage in {"pairs", *FRESH}))
         late = every.log[_others(fleet, every, suspects)] > 0
         return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
+    errors = without_levels(data, suspects.level, _others(fleet, data, suspects))
+    return data, errors, noise_of(fleet, rounds, suspects)
+
+
+def noise_of(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> Noise:
+    """How single times err that are measured after the suspicion."""
+    again = [each for each in rounds if each.stage in FRESH]
+    data = data_of(fleet, again)
     control = _others(fleet, data, suspects)
-    errors = without_levels(data, suspects.level, control)
-    return data, errors, _noise(errors[control], suspects.scale, weight_of(again))
+    errors = without_levels(data, suspects.level, control)[control]
+    return _noise(errors, suspects.scale, weight_of(again, lasting(fleet, rounds, suspects)))
 
 
 def _others(fleet: Fleet, data: Data, suspects: Suspects) -> Truths:

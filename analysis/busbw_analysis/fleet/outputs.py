@@ -18,7 +18,7 @@ from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import Evidence, FleetJudgement, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import Evidence, FleetJudgement, Found, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -59,7 +59,20 @@ def headline(judged: Judged, options: Options) -> str:
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
     suspects = f"; {counted(judgement.tests, 'suspect')}, normal when measured again" if judgement.tests else ""
-    return f"no rate is {_lower_rate(options):.0%} or more below that of others: {many}{suspects}"
+    return f"no rate is found {_lower_rate(options):.0%} or more below that of others: {many}{suspects}"
+
+
+def found_sentence(judged: Judged) -> str:
+    """From how much longer times on something is found, for each kind of which times scatter most."""
+    nouns = f"{judged.judgement.fleet.noun}s"
+    parts = []
+    for kind, name in (("alone", f"{nouns} alone"), ("node", nouns), ("link", "links")):
+        found = [each for each in judged.judgement.found if each.kind == kind]
+        if found:
+            worst = max(found, key=lambda each: each.ratio)
+            longer = f"{three_digits(worst.ratio)}×" if math.isfinite(worst.ratio) else "no multiple"
+            parts.append(f"{name} from {longer} of the usual time on ({_case(judged, worst.case)})")
+    return f"nine of ten slow ones are found: {listed(parts)}"
 
 
 def _how_many(judged: Judged) -> str:
@@ -170,6 +183,8 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
     if len(judgement.verdicts) > _MOST_NAMED:
         rows.append(("more", f"{len(judgement.verdicts) - _MOST_NAMED} more verdicts are in the table"))
+    if judgement.found and judgement.code == 0:
+        rows.append(("found", found_sentence(judged)))
     undecided = [pair for verdict in judgement.verdicts for pair in verdict.next_pairs if not verdict.busy]
     busy = sum(each.busy for each in judgement.rounds)
     if busy and judgement.code != 1:
@@ -305,6 +320,7 @@ def document(judged: Judged, options: Options, runs: list[str], cost: Cost | Non
         "exclude": exclude(judged),
         "drain": list(drain(judged)),
         "cost": plain(cost),
+        "found": [_found(judged, found) for found in judgement.found],
         "verdicts": [_verdict(judged, verdict) for verdict in judgement.verdicts],
     }
 
@@ -318,6 +334,11 @@ def _head(judged: Judged, options: Options, runs: list[str]) -> dict[str, JSON]:
         "exit_code": code,
         "runs": runs,
     }
+
+
+def _found(judged: Judged, found: Found) -> dict[str, JSON]:
+    ratio = found.ratio if math.isfinite(found.ratio) else None
+    return {"kind": found.kind, "case": plain(judged.cases[found.case]), "ratio": ratio}
 
 
 def _verdict(judged: Judged, verdict: Verdict) -> dict[str, JSON]:

@@ -189,6 +189,11 @@ def joined(parts: list[Round]) -> Round:
     return Round.of(first.case, first.stage, sender, receiver)
 
 
+def most_links(fleet: Fleet) -> int:
+    """Suspected links of a round; the other pairs are controls."""
+    return max(1, fleet.count // _NODES_PER_LINK)
+
+
 def against_good(
     fleet: Fleet, case: int, nodes: Ints, links: Ints, suspects: Ints, turn: int, generator: np.random.Generator
 ) -> Round:
@@ -199,8 +204,7 @@ def against_good(
     """
     busy = np.zeros(fleet.count, dtype=np.bool_)
     chosen: list[tuple[int, int]] = []
-    # The others are controls.
-    most = max(1, fleet.count // _NODES_PER_LINK)
+    most = most_links(fleet)
     for first, second in links.tolist():
         if not busy[first] and not busy[second] and len(chosen) < most:
             busy[[first, second]] = True

@@ -21,6 +21,7 @@ from busbw_analysis.fleet.rounds import (
     joined,
     matching,
     matchings_within,
+    most_links,
     tournament,
 )
 
@@ -28,10 +29,11 @@ ERROR_RATE: Final = 0.01
 """Share of healthy fleets in which anything is accused, at most."""
 MOST_ROUNDS: Final = 40
 """Of a fleet with more than ``FULL`` nodes; failed rounds that are repeated in parts come on top."""
-_TIMES_ALONE: Final = 3
+_TIMES_ALONE, _MOST_ALONE = 3, 12
 """Times that every node of a small fleet runs a case before any is a suspect: the first round after the start scatters.
+More if the scatter hides what counts.
 """
-_TURNS, _TURNS_IF_BUSY = 8, 16
+TURNS, TURNS_IF_BUSY = 8, 16
 """Times that suspects are measured (pairs: both ways), unless they are decided before."""
 PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
@@ -47,6 +49,8 @@ _MARGIN: Final = 4.0
 _MOST_PARTS: Final = 40
 _OF_CUT: Final = 5
 """Rounds of a large fleet that suspects leave to switches and the cut; nodes alone leave two to each turn of pairs."""
+_LONG: Final = 1 / 3
+"""Correlation from one time to the next above which slow moments last: a time is worth half of one then."""
 _TURN_OF_LINKS: Final = 3
 """In every third turn, suspected links come before their nodes, which may be suspects as well."""
 _LEAST_SIDE, _ENOUGH = 2, 8
@@ -132,8 +136,10 @@ class Search:
                 yield from self._ask(part)
 
     def _all(self) -> Rounds:
-        for case in self.fleet.alone * (1 if self._large else _TIMES_ALONE):
-            yield from self._ask(everybody(self.fleet, case, "alone"))
+        for number in range(1 if self._large else _MOST_ALONE):
+            for case in self.fleet.alone:
+                if number < _TIMES_ALONE or self._hides(case):
+                    yield from self._ask(everybody(self.fleet, case, "alone"))
         pairs = self.fleet.pairs if self.fleet.count > 1 else ()
         # A large fleet takes the largest messages only, because its rounds are limited.
         pairs = pairs[:1] if self._large else pairs
@@ -146,6 +152,12 @@ class Search:
             yield from self._within(case)
             if self._large:
                 yield from self._cut(case)
+
+    def _hides(self, case: int) -> bool:
+        """Whether a node that is too slow alone may not be a suspect yet."""
+        rounds = self.of_case(case)
+        scale = model.suspects_alone(self.fleet, rounds, 0.0).scale
+        return bool(model.least_alone(scale, len(rounds)) > self.options.within)
 
     def of_case(self, case: int) -> list[Round]:
         """The measured rounds of a case."""
@@ -177,9 +189,11 @@ class Search:
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
         suspects = {case: model.suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
         late = model.suspects_late(self.fleet, self.rounds)
-        turn = 0
-        while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
-            left = 2 * (_TURNS - turn) + len(self.fleet.alone)
+        # Links wait for each other.
+        waiting = max([len(each.links) for each in suspects.values()], default=0)
+        turn, more = 0, waiting // most_links(self.fleet)
+        while turn < max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0):
+            left = 2 * max(0, TURNS - turn) + len(self.fleet.alone)
             asked = [
                 everybody(self.fleet, case, "alone again")
                 for case in (self.fleet.alone if not pairs or self._room(left + _OF_CUT) else ())
@@ -201,9 +215,11 @@ class Search:
                     turned.append(asked[-1].turned)
             for each in (*asked, *turned):
                 yield from self._ask(each)
-                # Where programs compete, other rounds lie between those of a suspect.
+                # Where programs compete for long, other rounds lie between those of a suspect.
                 if len(asked) == 1 and self.rounds and self.rounds[-1].busy:
-                    yield from self._between(each.case, pairs)
+                    of_case = (suspects | alone)[each.case]
+                    if model.lasting(self.fleet, self.of_case(each.case), of_case) > _LONG:
+                        yield from self._between(each.case, pairs)
             if not asked:
                 return
             turn += 1

@@ -101,18 +101,31 @@ class Verdict:
         return max((each.ratio for each in self.evidence), default=1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The smallest ``ratio`` of measured to usual time of a case at which nine of ten slow nodes or links are found;
+    infinite: none is.
+    """
+
+    kind: Kind
+    case: int
+    ratio: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetJudgement:
     """All verdicts of a fleet, the surest and slowest first.
 
     rounds: measured rounds
     tests: suspects that were tested
+    found: what the scatter of each case hides
     """
 
     fleet: Fleet
     verdicts: tuple[Verdict, ...]
     rounds: tuple[Round, ...]
     tests: int
+    found: tuple[Found, ...] = ()
 
     @property
     def accused(self) -> tuple[Verdict, ...]:
@@ -210,7 +223,26 @@ def judge(
     order = ("failed", "wrong", "device", "switch", "trunk", "alone", "node", "link", "undecided")
     verdicts = [_with_causes(each, rounds, throttled) for each in verdicts]
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
-    return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
+    found = tuple(_found(fleet, list(rounds), options.within, max(1, len(tests)))) if fleet.count >= LEAST_NODES else ()
+    return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests), found)
+
+
+def _found(fleet: Fleet, every: list[Round], within: float, tests: int) -> Iterator[Found]:
+    for case in (*fleet.alone, *fleet.pairs):
+        rounds, alone = _of(every, case), case in fleet.alone
+        first = "alone" if alone else "pairs"
+        times = sum(int((each.seconds > 0).sum()) for each in rounds if each.stage == first) // fleet.count
+        if not times:
+            continue
+        suspects = (model.suspects_alone if alone else model.suspects_of_pairs)(fleet, rounds, within)
+        noise = model.noise_of(fleet, rounds, suspects)
+        turns = search.TURNS_IF_BUSY if any(each.busy for each in rounds) else search.TURNS
+        # The mean over three directions is a third of one.
+        proof = (turns, (1 if alone else len(WAYS)) * tests / search.ERROR_RATE)
+        kinds: tuple[Kind, ...] = ("alone",) if alone else ("node", "link")
+        for kind in kinds:
+            log = model.least_found(kind, times, suspects.scale, noise, proof, within)
+            yield Found(kind, case, float(np.exp(log)))
 
 
 def _with_causes(verdict: Verdict, rounds: Sequence[Round], throttled: Mapping[int, tuple[str, ...]]) -> Verdict:
