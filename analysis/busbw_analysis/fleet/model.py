@@ -40,8 +40,8 @@ from one time to the next, so n times are worth n (1 − 0.56) / (1 + 0.56)."""
 _MEDIAN_OVER_MEAN: Final = 1.2533
 _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
-_NINE_OF_TEN: Final = 1.5
-"""Quantile of Student's t."""
+_NINE_OF_TEN: Final = 0.9
+_DRAWS: Final = 100
 
 _SLOW_SIGMAS: Final = 4.0
 
@@ -306,11 +306,13 @@ def scale_of_errors(errors: Floats) -> float:
     return float(max(_LEAST_SCALE, caution * _MAD_TO_SCALE * np.median(np.abs(errors))))
 
 
-def least_found(kind: str, times: int, scale: float, noise: "Noise", proof: tuple[int, float], within: float) -> float:
-    """Logarithm of the smallest slowdown that is found in nine of ten cases: that makes a suspect, and that typical
-    times then prove (infinite: none).
+def least_found(
+    kind: str, errors: Floats, scale: float, noise: "Noise", times: int, proof: tuple[int, float], within: float
+) -> float:
+    """Logarithm of the smallest slowdown that is found in nine of ten cases: that makes a suspect, and that later times
+    then prove (infinite: none), if times err as the ``errors`` of others did in the first rounds, of this ``scale``.
 
-    kind: alone, node or link, which has so many ``times`` before the suspicion, with errors of this ``scale``
+    kind: alone, node or link, which has so many ``times`` before the suspicion; a link has one
     proof: number of times thereafter, and the evidence that they must have
     """
     error, least, sigmas = {
@@ -318,10 +320,15 @@ def least_found(kind: str, times: int, scale: float, noise: "Noise", proof: tupl
         "node": (float(error_of_node(scale, times)), within / 2, _NODE_SIGMAS),
         "link": (scale, within, _LINK_SIGMAS),
     }[kind]
-    shifts = np.geomspace(within, np.log(LARGEST), _GRID**2)
-    typical = shifts[:, np.newaxis] + noise.scale / _MAD_TO_SCALE * np.resize([-1.0, 1.0], proof[0])
-    suspect = shifts > max(least, sigmas * error) + _NINE_OF_TEN * error
-    return float(shifts[suspect & (noise.log_evidence(typical, within) > np.log(proof[1]))].min(initial=np.inf))
+    draw = np.random.default_rng(0)
+    first = np.median(draw.choice(errors, (_DRAWS, 1 if kind == "link" else times)), axis=1)
+    later = draw.choice(errors, (_DRAWS, proof[0]))
+    for shift in np.geomspace(within, np.log(LARGEST), 2 * _GRID):
+        suspect = shift + first > max(least, sigmas * error)
+        proven = noise.log_evidence(shift + later, within) > np.log(proof[1])
+        if np.mean(suspect & proven) >= _NINE_OF_TEN:
+            return float(shift)
+    return math.inf
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------
@@ -493,10 +500,15 @@ def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data,
 def noise_of(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> Noise:
     """How single times err that are measured after the suspicion."""
     again = [each for each in rounds if each.stage in FRESH]
-    data = data_of(fleet, again)
+    weight = weight_of(again, lasting(fleet, rounds, suspects))
+    return _noise(errors_of_others(fleet, again, suspects), suspects.scale, weight)
+
+
+def errors_of_others(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> Floats:
+    """The errors of the times of ``rounds`` that no suspect has a part in."""
+    data = data_of(fleet, rounds)
     control = _others(fleet, data, suspects)
-    errors = without_levels(data, suspects.level, control)[control]
-    return _noise(errors, suspects.scale, weight_of(again, lasting(fleet, rounds, suspects)))
+    return without_levels(data, suspects.level, control)[control]
 
 
 def _others(fleet: Fleet, data: Data, suspects: Suspects) -> Truths:

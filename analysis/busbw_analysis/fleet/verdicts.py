@@ -232,17 +232,17 @@ def _found(fleet: Fleet, every: list[Round], within: float, tests: int) -> Itera
         rounds, alone = _of(every, case), case in fleet.alone
         first = "alone" if alone else "pairs"
         times = sum(int((each.seconds > 0).sum()) for each in rounds if each.stage == first) // fleet.count
-        if not times:
-            continue
         suspects = (model.suspects_alone if alone else model.suspects_of_pairs)(fleet, rounds, within)
         noise = model.noise_of(fleet, rounds, suspects)
+        errors = model.errors_of_others(fleet, [each for each in rounds if each.stage == first], suspects)
         turns = search.TURNS_IF_BUSY if any(each.busy for each in rounds) else search.TURNS
         # The mean over three directions is a third of one.
         proof = (turns, (1 if alone else len(WAYS)) * tests / search.ERROR_RATE)
         kinds: tuple[Kind, ...] = ("alone",) if alone else ("node", "link")
         for kind in kinds:
-            log = model.least_found(kind, times, suspects.scale, noise, proof, within)
-            yield Found(kind, case, float(np.exp(log)))
+            if times and len(errors):
+                log = model.least_found(kind, errors, suspects.scale, noise, times, proof, within)
+                yield Found(kind, case, float(np.exp(log)))
 
 
 def _with_causes(verdict: Verdict, rounds: Sequence[Round], throttled: Mapping[int, tuple[str, ...]]) -> Verdict:
