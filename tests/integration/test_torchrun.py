@@ -63,8 +63,8 @@ def test_a_host_that_is_started_on_twice_is_said_and_ranks_have_their_places(com
     host = socket.gethostname()
     assert "caution" in first.err
     ranks = commands.read().run.environments[host].ranks
-    assert [(one.rank, one.local_rank) for one in ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
-    assert all(one.cores for one in ranks)
+    assert [(rank.rank, rank.local_rank) for rank in ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert all(rank.cores for rank in ranks)
 
 
 def _under_way(commands: Commands, ranks: Sequence[int]) -> list[Started]:

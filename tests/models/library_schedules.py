@@ -83,7 +83,10 @@ def _generation_by_generation(ranks: int, children: Children) -> Iterator[Round]
 def _upwards(rounds: Iterable[Round]) -> list[Round]:
     """The same the other way round, adding up."""
     there = [*rounds]
-    return [tuple(same(one.to, one.source, one.sent, adds=True) for one in messages) for messages in reversed(there)]
+    return [
+        tuple(same(message.to, message.source, message.sent, adds=True) for message in messages)
+        for messages in reversed(there)
+    ]
 
 
 def scattered_and_doubled(ranks: int) -> Schedule:

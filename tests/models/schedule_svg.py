@@ -116,7 +116,7 @@ def _counted(schedule: Schedule, ranks: int) -> str:
     if schedule.ranks == ranks:
         counted = cost(schedule)
         return f"{counted.rounds} rounds, {counted.sent} S through the busiest link{cut}"
-    halves = sum(any(ranks in {one.source, one.to} for one in messages) for messages in schedule.rounds)
+    halves = sum(any(ranks in {message.source, message.to} for message in messages) for messages in schedule.rounds)
     through = through_a_link(schedule, ranks)
     return f"{len(schedule.rounds)} rounds, {halves} of half a message, {through} S through the link of a rank{cut}"
 
@@ -149,12 +149,12 @@ def _arrow(one: _Arrow, height: int) -> str:
 def _lanes(messages: Sequence[_Arrow]) -> list[list[_Arrow]]:
     """The arrows of a round in as few rows as they fit in without lying on each other."""
     rows: list[list[_Arrow]] = []
-    for one in sorted(messages, key=lambda arrow: (arrow.ends, arrow.source)):
-        row = next((row for row in rows if row[-1].ends[1] <= one.ends[0]), None)
+    for message in sorted(messages, key=lambda arrow: (arrow.ends, arrow.source)):
+        row = next((row for row in rows if row[-1].ends[1] <= message.ends[0]), None)
         if row is None:
-            rows.append([one])
+            rows.append([message])
         else:
-            row.append(one)
+            row.append(message)
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Parts
+from busbw.backends.parts import Parts
 from busbw.backends.pytorch.training import WORKLOADS
 from busbw.backends.pytorch.training.observer import Observer, Waits
 from busbw.backends.pytorch.training.step import BoundStep, Reference, Step

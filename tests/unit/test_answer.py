@@ -74,7 +74,7 @@ def test_a_healthy_run_is_as_expected_and_has_no_finding() -> None:
     found = answer(disturbed(run_of(), OPS, 0.02, lost=range(12)))
     assert (found.status, found.causes, found.findings) == ("as expected", (), ())
     assert found.confidence == 4
-    assert {one.status for one in found.verdicts} <= {"as expected", "not judged"}
+    assert {verdict.status for verdict in found.verdicts} <= {"as expected", "not judged"}
 
 
 def test_a_slow_run_without_a_cause_says_how_slow_and_that_none_was_found() -> None:
@@ -97,8 +97,8 @@ def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
     assert found.status == "explained"
     assert codes(found) == [code]
     assert {code for one, code in found.verdicts.items() if one.status == "slower"} == {code}
-    assert code == "no-spare-core" or code in {one.code for one in found.evidence}
-    assert code not in {one.code for one in found.findings}
+    assert code == "no-spare-core" or code in {finding.code for finding in found.evidence}
+    assert code not in {finding.code for finding in found.findings}
     # Where ranks run is no fault of the machine, and said first; that it was busy leaves that open.
     assert ("faulty" in found.answer.partition(":")[0]) == (code != "disturbed")
 
@@ -114,7 +114,7 @@ def test_an_operation_repeats_a_cause_that_does_not_explain_all(gathering: float
     cases = [case(op, size) for op in by_op for size in SIZES]
     found = answer(synthetic_run(cases, world, machine=Machine(usable_cores=4), launches=5))
     assert codes(found) == ["no-spare-core"]
-    assert any(one.status == "undecided" for one in found.verdicts) == said
+    assert any(verdict.status == "undecided" for verdict in found.verdicts) == said
     assert any(isinstance(block, Paragraph) for block in reasons(found)["all_reduce"]) == said
 
 
@@ -140,7 +140,7 @@ def test_copies_of_an_mpi_library_explain_what_sound_hosts_lose_to_them(op: str,
 
 def test_a_comparison_is_advised_once() -> None:
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
-    slow = next(one for one in judgement.verdicts if one.status == "slower")
+    slow = next(verdict for verdict in judgement.verdicts if verdict.status == "slower")
     of_mpi = msgspec.structs.replace(judgement.samples.runs[0].run, backend=BackendTraits(cost_models="mpi"))
     results = results_of(pool((replace(judgement.samples.runs[0], run=of_mpi),)))
     other = replace(slow, model_ratio=30.0)
@@ -234,7 +234,7 @@ def test_the_answer_counts_the_statuses_of_its_verdicts() -> None:
     }
     cases = [case(op, size) for op in by_op for size in (SIZES if op != "barrier" else (0,))]
     found = answer(synthetic_run(cases, World(by_op=by_op, sample_noise=0.01), launches=6))
-    large = [one.status for one in found.verdicts if one.band == "large" and one.status != "not judged"]
+    large = [verdict.status for verdict in found.verdicts if verdict.band == "large" and verdict.status != "not judged"]
     assert sorted(large) == ["as expected", "faster"]
     text = dict(found.bands)["large"]
     assert re.findall(r"(\d) (?:of 2 operations )?(as expected|faster)", text) == [
@@ -247,7 +247,7 @@ def test_the_answer_counts_the_statuses_of_its_verdicts() -> None:
 
 def test_undecided_results_are_counted_beside_the_cause_of_slower_ones() -> None:
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4), noise=0.1, launches=5),)))
-    slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
+    slow = next(verdict for verdict in judgement.verdicts if verdict.status == "slower" and verdict.band == "large")
     found = answer_of(replace(judgement, verdicts=(slow, replace(slow, status="undecided"))))
     assert codes(found) == ["no-spare-core"]
     assert [*found.verdicts.values()] == ["no-spare-core", None]
@@ -266,8 +266,8 @@ def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_pra
     found = answer(run_of(0.2))
     assert found.status == "undecided"
     assert codes(found) == ["doubted-reference"]
-    assert {one.doubt for one in found.verdicts if one.model_ratio is not None} == {"contradicted"}
-    large = next(one for one in found.verdicts if (one.op, one.band) == ("all_reduce", "large"))
+    assert {verdict.doubt for verdict in found.verdicts if verdict.model_ratio is not None} == {"contradicted"}
+    large = next(verdict for verdict in found.verdicts if (verdict.op, verdict.band) == ("all_reduce", "large"))
     assert format_rate(large.busbw) in found.answer
     assert "model" not in found.answer, "what is doubted judges nothing"
 
@@ -332,7 +332,7 @@ def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: floa
 
 def test_the_worst_of_two_curves_of_one_op_is_told_from_the_other() -> None:
     judgement = judge(pool((run_of(3.0),)))
-    slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
+    slow = next(verdict for verdict in judgement.verdicts if verdict.status == "slower" and verdict.band == "large")
     other = msgspec.structs.replace(slow.key, in_place=False, mode="pipelined")
     faster = replace(slow, key=other, model_ratio=2.0)
     found = answer_of(replace(judgement, verdicts=(slow, faster)))

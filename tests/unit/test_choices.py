@@ -169,7 +169,7 @@ def test_the_bounds_of_every_line_ascend_and_so_do_the_ranks() -> None:
         assert below == [str(ranks) for ranks in sorted(set(map(int, below)))]
         for line in rows.values():
             words = line.split()
-            bounds = [int(one[:-1]) * units[one[-1]] if one[-1] in units else int(one) for one in words[1::2]]
+            bounds = [int(word[:-1]) * units[word[-1]] if word[-1] in units else int(word) for word in words[1::2]]
             assert len(words) % 2 == 1
             assert bounds == sorted(set(bounds))
 

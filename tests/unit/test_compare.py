@@ -493,7 +493,7 @@ def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
             rows.append(msgspec.structs.replace(row, launch=3))
         else:
             rows.append(row)
-    begun = next(one for one in whole.launches if one.launch == 2)
+    begun = next(launch for launch in whole.launches if launch.launch == 2)
     first = next(place for place, row in enumerate(rows) if isinstance(row, Measurement) and row.launch == 3)
     rows.insert(first, msgspec.structs.replace(begun, launch=3, resumes=2))
     resumed = replace(whole, rows=tuple(rows))

@@ -316,7 +316,7 @@ class TestRaces:
         rows = [ROWS.get(("all_reduce", name)) for name in ("ring", "recursive-doubling")]
         found = require(Parameters(ALPHA, BETA, host, "").crossover_bytes(require(rows[0]), require(rows[1]), RANKS, 1))
         given = Parameters(ALPHA, BETA, host, "")
-        models = {one.label: one for one in alternatives("all_reduce", RANKS)}
+        models = {alternative.label: alternative for alternative in alternatives("all_reduce", RANKS)}
         ring, doubling = (given.seconds(models[name], RANKS, 1, found) for name in ("ring", "recursive doubling"))
         assert ring == pytest.approx(doubling)
         assert found < s_star("ring", "recursive-doubling")

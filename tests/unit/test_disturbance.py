@@ -206,7 +206,7 @@ def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
 def test_a_little_of_it_is_no_warning(change: Callable[[Measurement], Measurement]) -> None:
     judgement = judged(run_of(change))
     assert "disturbed" not in judgement.cases[0].flags
-    assert not [one for one in judgement.findings if one.code == "disturbed"]
+    assert not [finding for finding in judgement.findings if finding.code == "disturbed"]
 
 
 def test_a_disturbed_sample_is_kept() -> None:

@@ -244,7 +244,7 @@ def test_metrics_pass_both_parsers(judgement: Judgement) -> None:
     plain = {family.name for family in text_string_to_metric_families(text)}
     assert set(families) == plain >= {"busbw_time_seconds", "busbw_failed_cases", "busbw_started_seconds"}
     samples = families["busbw_time_seconds"].samples
-    assert len({tuple(sorted(one.labels.items())) for one in samples}) == len(samples) == len(judgement.cases)
+    assert len({tuple(sorted(sample.labels.items())) for sample in samples}) == len(samples) == len(judgement.cases)
     assert families["busbw_failed_cases"].samples[0].value == 0
 
 
@@ -318,7 +318,7 @@ def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:
         found = judge(pool([find(tmp_path, str(path)).read(facts)]))
         assert [json.loads(line)["hosts"] for line in EXPORTERS["json-lines"].cases(found).splitlines()] == [hosts]
         metrics = text_string_to_metric_families(EXPORTERS["openmetrics"].cases(found).decode())
-        labels = {one.labels["hosts"] for family in metrics for one in family.samples if "hosts" in one.labels}
+        labels = {sample.labels["hosts"] for family in metrics for sample in family.samples if "hosts" in sample.labels}
         assert (labels, found.facts.hosts_in_words) == ({label}, words)
         assert words in about(found)[2]
         assert words in answer_of(found).measured

@@ -183,7 +183,7 @@ def after_a_barrier(op: str, ranks: int) -> float:
     if op in SEGMENTED:
         slots = [dict.fromkeys(one, 0) for one in slots]  # what comes out was seen above
     marks = gloo.run(steps, slots).marks
-    return max(one[-1] - one[-2] for one in marks)
+    return max(mark[-1] - mark[-2] for mark in marks)
 
 
 @pytest.mark.parametrize("op", sorted(PROGRAMS.keys() - {"broadcast"}))

@@ -100,7 +100,7 @@ def test_the_step_is_named_with_the_library_that_changed_at_it(results: Path) ->
     assert moment.first.date == "2026-02-26"
     assert (moment.last.run, moment.first.run) == ("night-013", "night-014")
     assert (moment.slower, moment.lasting) == (True, True)
-    assert {(one.trend.case.op, one.trend.case.size_bytes) for one in moment.steps} == {
+    assert {(step.trend.case.op, step.trend.case.size_bytes) for step in moment.steps} == {
         ("all_reduce", 1 << 20),
         ("all_gather", 1 << 20),
     }
@@ -298,8 +298,8 @@ def test_steps_at_one_time_are_one_moment_and_others_are_not() -> None:
         trend_of(facts, step_at(5), series="elsewhere", machine="other"),
         trend_of(facts, step_at(2), step_at(5), series="twice"),
     ]
-    moments = moments_of([one for trend in made for one in steps_with_changes(trend)])
-    groups = [{one.trend.series for one in moment.steps} for moment in moments]
+    moments = moments_of([step for trend in made for step in steps_with_changes(trend)])
+    groups = [{step.trend.series for step in moment.steps} for moment in moments]
     assert sorted(map(sorted, groups)) == [
         ["elsewhere"],
         ["faster"],

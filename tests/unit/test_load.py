@@ -93,7 +93,7 @@ def test_runs_of_other_sizes_that_are_pooled_by_force_are_judged(counts: tuple[i
         others = [case(op, 1 << 22, ranks, nodes=2) for op in ("all_reduce", "memory_copy", "ping_pong")]
         runs.append(synthetic_run(of_pairs + others, machine=machine, launches=2, samples=5, seed=ranks))
     judgement = judge(pool(runs, force=True))
-    assert judgement.facts.hosts == max((one.run.hosts for one in runs), key=len)
+    assert judgement.facts.hosts == max((run.run.hosts for run in runs), key=len)
     assert {len(matrix.ranks) for matrix in judgement.matrices} == {4, 8}
     assert compose(judgement).json
 

@@ -133,8 +133,8 @@ def test_traffic_is_counted_as_stream_counts_it_and_the_working_set_is_all_array
 
 def test_plateaus_of_a_run_are_those_of_its_memory() -> None:
     found = require_type(Plateaus, curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus)
-    assert [one.rate for one in found.plateaus] == pytest.approx(CACHES, rel=0.01)
-    assert [one.last_bytes for one in found.plateaus[:2]] == list(ENDS)
+    assert [plateau.rate for plateau in found.plateaus] == pytest.approx(CACHES, rel=0.01)
+    assert [plateau.last_bytes for plateau in found.plateaus[:2]] == list(ENDS)
     assert found.end == "flat"
 
 
@@ -267,7 +267,7 @@ def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
 
 
 def test_rotated_buffers_have_no_plateaus() -> None:
-    cases = [with_changes(one, cache="rotating") for one in kernels("stream_copy", threads=[1])]
+    cases = [with_changes(kernel, cache="rotating") for kernel in kernels("stream_copy", threads=[1])]
     found = curve_of(judged(cases), "stream_copy").plateaus
     assert isinstance(found, Unavailable)
     assert found.code == "cold-caches"
@@ -323,8 +323,8 @@ def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_oth
     cases = [case("storage_write", 64 * MIB, 4, access=ACCESS, group=group) for group in ("all", "0", "0,1;2,3")]
     files = judged(cases, STORING, ON_DRIVE).of(Node).files
     link = 7.87692e9
-    assert [one.ranks for one in files] == [4, 1, 2, 2]
-    assert [one.nominal for one in files] == pytest.approx([link, link, link / 2, link / 2])
+    assert [file.ranks for file in files] == [4, 1, 2, 2]
+    assert [file.nominal for file in files] == pytest.approx([link, link, link / 2, link / 2])
 
 
 def test_files_in_memory_are_not_shown_as_a_drive() -> None:
@@ -351,7 +351,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
         [case("storage_read", 64 * MIB, 2, access=ACCESS, group=group) for group in ("0;1", "1;0")], STORING
     )
     files = judge(pool((with_check(split, told),)), rows=ROWS).of(Node).files
-    assert [one.cross_check.rate for one in files if one.cross_check] == [1e9, 0.6e9, 0.6e9, 1e9], (
+    assert [file.cross_check.rate for file in files if file.cross_check] == [1e9, 0.6e9, 0.6e9, 1e9], (
         "each of its own ranks"
     )
 

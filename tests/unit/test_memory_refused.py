@@ -109,10 +109,10 @@ def test_buffers_are_counted_as_they_are_laid_out(op: Op) -> None:
             matrix = split(imbalanced(ranks, 0.5), count) if op.uneven else ()
             layouts = [op.layout(Share(rank, ranks, count, in_place, root, matrix)) for rank in range(ranks)]
             elements = sum(
-                max(one.send_count, one.receive_count)
-                if (one.receives_into_send, one.sends_from_receive) != (None, None)
-                else one.send_count + one.receive_count
-                for one in layouts
+                max(layout.send_count, layout.receive_count)
+                if (layout.receives_into_send, layout.sends_from_receive) != (None, None)
+                else layout.send_count + layout.receive_count
+                for layout in layouts
             )
             changes = {"root": root} if op.rooted else {"imbalance": 0.5} if op.uneven else {}
             scaled = case(op.name, count * KIB, ranks, in_place=in_place, **changes)
@@ -174,7 +174,7 @@ def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, mo
         world = FakeWorld(1)
         run(Job(plan, folder, launch, "local", world.row()), World(0, 1, 0, "local", 5.0), Listener())
     stored = store.read(folder)
-    assert [one.case.size_bytes for one in stored.skipped] == [MIB]
+    assert [skip.case.size_bytes for skip in stored.skipped] == [MIB]
     assert [(row.case.size_bytes, row.launch) for row in stored.rows if isinstance(row, Measurement)] == [
         (4096, 0),
         (4096, 1),
@@ -194,7 +194,7 @@ def test_the_buffers_of_a_rank_must_fit_into_what_is_free_of_its_gpu(tmp_path: P
         world = FakeWorld(1, Script(device=DeviceScript(free_bytes=free)))
         run(Job(plan, folder, launch, "local", world.row()), World(0, 1, 0, "local", 5.0), Listener())
     stored = store.read(folder)
-    assert [one.case.size_bytes for one in stored.skipped] == [MIB]
+    assert [skip.case.size_bytes for skip in stored.skipped] == [MIB]
     assert {row.case.size_bytes for row in stored.measurements} == {4096}
     assert [of_rank.gpu_free_bytes for facts in stored.run.environments.values() for of_rank in facts.ranks] == [MIB]
 

@@ -89,7 +89,7 @@ def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measur
     """And each size is answered by what the library takes for it, with its name."""
     runs = [run(2, Obeying(sample_noise=0.01, library=CH4), ("broadcast", "ping_pong"))]
     found = answer(runs, "broadcast", 8, 1024, 64 * 1024, MIB)
-    assert [one.algorithm for one in found.forecasts] == [
+    assert [forecast.algorithm for forecast in found.forecasts] == [
         "binomial-tree (binomial of MPICH 5.0.2)",
         "scatter-recursive-doubling (scatter_recursive_doubling_allgather of MPICH 5.0.2)",
         "scatter-ring (scatter_ring_allgather of MPICH 5.0.2)",
@@ -127,7 +127,7 @@ def test_a_size_without_a_formula_leaves_the_others_their_answers(shapes: Sequen
     world = Obeying(sample_noise=0.01, library=TUNED)
     runs = [run(ranks, world, ("broadcast", "ping_pong"), library=OPEN_MPI) for ranks in shapes]
     found = answer(runs, "broadcast", 20, 1024, MIB, 4 * MIB)
-    assert [one.size_bytes for one in found.forecasts] == [1024]
+    assert [forecast.size_bytes for forecast in found.forecasts] == [1024]
     assert list(found.unanswered) == [MIB, 4 * MIB]
     assert {why.code for why in found.unanswered.values()} == {"formula-not-known"}
     rows = render([predict_tables.predict_table(found)]).splitlines()

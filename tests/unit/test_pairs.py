@@ -36,7 +36,7 @@ def times_ns(
     generator = np.random.default_rng(seed)
     count = len(hosts)
     shape = (launches, count, count)
-    near = np.asarray([[one == other for other in hosts] for one in hosts])
+    near = np.asarray([[host == other for other in hosts] for host in hosts])
     logs = 12 + np.where(near, 0, 1) + generator.normal(0, noise, shape) + generator.normal(0, 0.03, (launches, 1, 1))
     logs += generator.normal(0, 0.02, (count, count))
     logs += np.where(generator.random(shape) < 0.05, generator.exponential(0.3, shape), 0)

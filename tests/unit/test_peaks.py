@@ -750,6 +750,6 @@ def test_many_findings_of_a_host_are_counted() -> None:
     gpus = [gpu(number, up=9, switch=9, down=9) for number in range(8)]
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}})
     judged = judge(pool((synthetic_run([case("all_reduce", MIB)], machine=machine),)), rows=ROWS)
-    texts = [one.text for one in judged.findings if one.code == "gpu-hardware"]
+    texts = [finding.text for finding in judged.findings if finding.code == "gpu-hardware"]
     assert len(texts) == 5
     assert texts[-1].startswith("On node0: 4 more findings of this kind")

@@ -88,12 +88,12 @@ def test_planted_plateaus_are_found_where_they_are(
 
 def test_without_noise_ends_and_rates_are_exact() -> None:
     answer = found(sweep(steps=1), levels(sweep(steps=1), (200e9, 80e9, 20e9), (15.5, 20.5)))
-    assert [(one.first_bytes, one.last_bytes) for one in answer.plateaus] == [
+    assert [(plateau.first_bytes, plateau.last_bytes) for plateau in answer.plateaus] == [
         (4 * KIB, 32 * KIB),
         (64 * KIB, MIB),
         (2 * MIB, 256 * MIB),
     ]
-    assert [one.rate for one in answer.plateaus] == pytest.approx([200e9, 80e9, 20e9])
+    assert [plateau.rate for plateau in answer.plateaus] == pytest.approx([200e9, 80e9, 20e9])
     assert answer.end == "flat"
 
 
@@ -119,7 +119,7 @@ def test_one_slow_size_bends_no_level() -> None:
     rates = levels(sweep(), (200e9, 20e9), (18.5,))
     rates[4] *= 0.6
     rates[-6] *= 0.7
-    assert [one.rate for one in found(sweep(), rates).plateaus] == pytest.approx([200e9, 20e9])
+    assert [plateau.rate for plateau in found(sweep(), rates).plateaus] == pytest.approx([200e9, 20e9])
 
 
 def test_levels_closer_than_a_tenth_are_one() -> None:
@@ -129,7 +129,7 @@ def test_levels_closer_than_a_tenth_are_one() -> None:
 def test_a_rate_that_rises_is_a_plateau_as_well() -> None:
     """A library's copy changes to stores past the caches for large sizes: more traffic than before is possible."""
     answer = found(sweep(), levels(sweep(), (60e9, 15e9, 22e9), (15.5, 21.5)))
-    assert [one.rate for one in answer.plateaus] == pytest.approx([60e9, 15e9, 22e9])
+    assert [plateau.rate for plateau in answer.plateaus] == pytest.approx([60e9, 15e9, 22e9])
 
 
 @pytest.mark.parametrize("count", [0, 1, LEAST_SIZES - 1])
@@ -175,7 +175,9 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
     small = require_type(Plateaus, find_plateaus(sizes, rates, caches_bytes=sizes[-1] // TIMES_THE_CACHES))
     assert isinstance(unknown, Plateaus)
     assert isinstance(held, Plateaus)
-    assert [one.rate for one in held.plateaus] == [one.rate for one in unknown.plateaus], "they place no plateau"
+    assert [plateau.rate for plateau in held.plateaus] == [plateau.rate for plateau in unknown.plateaus], (
+        "they place no plateau"
+    )
     assert (unknown.end, held.end, small.end) == ("flat", "small", "flat")
 
 
@@ -220,8 +222,10 @@ def test_cache_and_memory_of_a_gpu_are_two_plateaus(
     assert answer.plateaus[-1].rate == pytest.approx(behind, rel=0.03)
     seen = [size for size in sizes if start * within < size < 0.6 * cache]
     assert len(answer.plateaus) == 2 or (len(answer.plateaus) == 1 and len(seen) < 4), "launching may hide the cache"
-    assert [one.rate for one in answer.plateaus[:-1]] == pytest.approx([within] * (len(answer.plateaus) - 1), rel=0.15)
-    assert all(one.last_bytes <= cache for one in answer.plateaus[:-1])
+    assert [plateau.rate for plateau in answer.plateaus[:-1]] == pytest.approx(
+        [within] * (len(answer.plateaus) - 1), rel=0.15
+    )
+    assert all(plateau.last_bytes <= cache for plateau in answer.plateaus[:-1])
 
 
 @pytest.mark.parametrize(("card", "start", "noise"), thinned(product(GPUS, (3e-6, 5e-6), (0.005, 0.03)), 3))
@@ -232,7 +236,9 @@ def test_where_launching_hides_a_cache_memory_is_found_and_no_other_level(
     answer = of_launches(*of_a_gpu(card, start, noise))
     assert answer.end == "flat"
     assert answer.plateaus[-1].rate == pytest.approx(behind, rel=0.03)
-    assert [one.rate for one in answer.plateaus[:-1]] == pytest.approx([within] * (len(answer.plateaus) - 1), rel=0.15)
+    assert [plateau.rate for plateau in answer.plateaus[:-1]] == pytest.approx(
+        [within] * (len(answer.plateaus) - 1), rel=0.15
+    )
 
 
 def test_the_noise_of_a_gpu_is_not_the_slope_of_its_launches() -> None:

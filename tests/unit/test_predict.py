@@ -479,18 +479,18 @@ def test_groups_that_ran_at_once_are_no_evidence_for_one_that_runs_alone() -> No
 def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
     mixed = synthetic_run([*cases(4), *cases(4, mode="pipelined"), *cases(4, dtype="bfloat16")], OBEYING)
     known = measured_curves(read_results([mixed]), "all_reduce")
-    assert {(one.key.mode, one.key.dtype) for one in known.curves} == {("isolated", "float32")}
+    assert {(curve.key.mode, curve.key.dtype) for curve in known.curves} == {("isolated", "float32")}
     used = "gloo, float32, sum, isolated, barrier, warm, in place"
     assert known.notes == (f"all_reduce was measured with 3 sets of settings; used here: {used}",)
     asked = measured_curves(read_results([mixed]), "all_reduce", dtype="bfloat16")
-    assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
+    assert {curve.key.dtype for curve in asked.curves} == {"bfloat16"}
 
 
 def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for() -> None:
     runs = [run(ranks) for ranks in (2, 3, 4)]
     runs.append(run(8, cases=[*cases(8, ("all_reduce",), dtype="bfloat16"), *cases(8, ("reduce",))]))
     known = measured_curves(read_results(runs), "all_reduce", dtype="bfloat16")
-    assert {one.key.dtype for one in known.curves} == {"bfloat16"}
+    assert {curve.key.dtype for curve in known.curves} == {"bfloat16"}
     assert answer(known, 12, MIB).forecasts[0].carried_from == (8, 1)
     usual = answer(measured_curves(read_results(runs), "all_reduce"), 12, MIB)
     assert usual.forecasts[0].carried_from == (4, 1)

@@ -423,7 +423,7 @@ def test_a_launch_that_broke_off_is_completed_by_another_one(tmp_path: Path) -> 
     assert stored.rows[: len(before.rows)] == before.rows
     row = stored.launches[1]
     assert (row.launch, row.resumes, row.order_seed) == (1, 0, PLAN.seed + 1)
-    blocks = [(one.case, one.block) for one in stored.measurements]
+    blocks = [(measurement.case, measurement.block) for measurement in stored.measurements]
     assert len(blocks) == len(set(blocks)) == 5 * BLOCKS
     assert len(stored.skipped) == 1, "once a run"
     assert [one.resumes for one in lack_of(stored, PLAN).launches] == [None] * (LAUNCHES - 1)

@@ -45,7 +45,9 @@ def broken_off(blocks: int, end: SyntheticEnd | None = None) -> StoredRun:
     ],
 )
 def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, end: SyntheticEnd | None, words: str) -> None:
-    (text,) = [one.text for one in judge(pool((broken_off(blocks, end),))).findings if one.code == "interrupted"]
+    (text,) = [
+        finding.text for finding in judge(pool((broken_off(blocks, end),))).findings if finding.code == "interrupted"
+    ]
     assert text.startswith("Run synthetic-0 was interrupted: Ctrl-C. ")
     assert words in text
 
@@ -76,7 +78,7 @@ def test_what_goes_on_with_a_run_is_started_as_it_was(launcher: str, command: st
     stored = broken_off(0)
     run = msgspec.structs.replace(stored.run, launcher=launcher)
     judgement = judge(pool((StoredRun(stored.path, run, stored.rows, ()),)))
-    (text,) = [one.text for one in judgement.findings if one.code == "interrupted"]
+    (text,) = [finding.text for finding in judgement.findings if finding.code == "interrupted"]
     assert f"; {command} --resume synthetic-0 measures the rest." in text
 
 

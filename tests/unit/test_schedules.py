@@ -138,7 +138,10 @@ def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: s
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_rounds_are_mixed_where_a_row_says_that_levels_overlap_and_nowhere_else(op: str, name: str) -> None:
     row = textbook.ROWS[op, name]
-    kinds = [{one.source // 4 == one.to // 4 for one in messages} for messages in ALGORITHMS[op][name].on(12, 3).rounds]
+    kinds = [
+        {message.source // 4 == message.to // 4 for message in messages}
+        for messages in ALGORITHMS[op][name].on(12, 3).rounds
+    ]
     assert all(len(kind) == 1 for kind in kinds) == (not row.overlapped)
 
 
@@ -193,9 +196,13 @@ def test_the_formula_with_a_switch_is_what_is_counted(row: CostModel) -> None:
             if ranks % hosts or not (row.possible(ranks, hosts, 1) or ranks == 1):
                 continue
             schedule = SWITCHED[row.op][row.algorithm](ranks, ranks // hosts)
-            by_switch = [any(ranks in {one.source, one.to} for one in messages) for messages in schedule.rounds]
-            by_ranks = [one for messages in schedule.rounds for one in messages if one.source < ranks]
-            sums = Counter(one.to for messages in schedule.rounds for one in messages for _ in one.sent if one.adds)
+            by_switch = [
+                any(ranks in {message.source, message.to} for message in messages) for messages in schedule.rounds
+            ]
+            by_ranks = [message for messages in schedule.rounds for message in messages if message.source < ranks]
+            sums = Counter(
+                message.to for messages in schedule.rounds for message in messages for _ in message.sent if message.adds
+            )
             counted = [
                 # To the switch and from there to a rank is one message.
                 len(by_switch) - sum(by_switch) / 2,
@@ -230,7 +237,13 @@ def test_nvls_saves_no_bytes_where_each_result_has_to_come_once(op: str, ranks: 
 def test_sharp_has_every_rank_send_its_share_to_the_network_once(hosts: int, on_host: int) -> None:
     ranks = hosts * on_host
     schedule = SWITCHED["all_reduce"]["sharp"](ranks, on_host)
-    sent = Counter(one.source for messages in schedule.rounds for one in messages for _ in one.sent if one.to == ranks)
+    sent = Counter(
+        message.source
+        for messages in schedule.rounds
+        for message in messages
+        for _ in message.sent
+        if message.to == ranks
+    )
     shares = {rank: count / schedule.blocks for rank, count in sent.items()}
     assert shares == pytest.approx(dict.fromkeys(range(ranks), 1 / on_host))
     # So busbw comes to 2(n−1)/n times what the g cards of a host carry.
@@ -243,11 +256,11 @@ def test_sharp_has_every_rank_send_its_share_to_the_network_once(hosts: int, on_
 def between_hosts(schedule: Schedule, on_host: int) -> float:
     """What the busiest rank sends to other hosts, in units of S."""
     sent = Counter(
-        one.source
+        message.source
         for messages in schedule.rounds
-        for one in messages
-        for _ in one.sent
-        if one.source // on_host != one.to // on_host
+        for message in messages
+        for _ in message.sent
+        if message.source // on_host != message.to // on_host
     )
     return max(sent.values(), default=0) / schedule.blocks
 

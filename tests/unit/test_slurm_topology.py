@@ -36,7 +36,7 @@ def test_every_host_has_its_node_its_switches_and_its_ranks() -> None:
     found = by_host(HOSTS, TASKS)
     assert found["n2"].node == NodeFacts(name="n2", number=1, switches=("spine", "leaf1"))
     assert found["n3"].node == NodeFacts(name="n3", number=2, switches=("spine", "leaf2"))
-    assert [one.rank for one in found["n3"].ranks] == [4, 5]
+    assert [rank.rank for rank in found["n3"].ranks] == [4, 5]
     assert found["n3"].ranks[1] == RankFacts(
         rank=5, local_rank=1, cores="1", numa_nodes=(0,), variables={"SLURM_PROCID": "5"}
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testing.fakes import QUICK, FakeWorld
 from testing.narrow import require
 
-from busbw.backends.base import Parts
+from busbw.backends.parts import Parts
 from busbw.errors import AnalysisError, StoreError
 from busbw.measure.bench import Bench
 from busbw.measure.clock import CommonClock

@@ -36,8 +36,8 @@ def test_a_backend_that_follows_gloo_is_judged_like_it() -> None:
     known, unknown = judged("gloo", GLOO), judged("foo", GLOO)
     assert models(unknown) == models(known)
     assert models(unknown)["all_reduce"]
-    assert [one.code for one in unknown.findings] == [one.code for one in known.findings]
-    assert [str(one.status) for one in unknown.verdicts] == [str(one.status) for one in known.verdicts]
+    assert [finding.code for finding in unknown.findings] == [finding.code for finding in known.findings]
+    assert [str(verdict.status) for verdict in unknown.verdicts] == [str(verdict.status) for verdict in known.verdicts]
 
 
 def test_the_formula_of_its_own_algorithm_is_that_of_the_rules_which_it_follows() -> None:

@@ -99,9 +99,9 @@ def test_its_times_and_rates_are_shown_and_nothing_else() -> None:
     rates, expected = ([[point.busbw for point in one.series.points] for one in side] for side in (curves, same))
     assert rates == expected
     assert [curve.peak for curve in curves] == [curve.model for curve in curves] == [UNKNOWN_OP] * 3
-    assert {one.status for one in unknown.verdicts if one.op == "*"} == {"not judged"}
-    assert [one.code for one in unknown.findings].count("unknown-op") == 1
-    assert "unknown-op" not in [one.code for one in known.findings]
+    assert {verdict.status for verdict in unknown.verdicts if verdict.op == "*"} == {"not judged"}
+    assert [finding.code for finding in unknown.findings].count("unknown-op") == 1
+    assert "unknown-op" not in [finding.code for finding in known.findings]
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "pair_matrix", "barrier", "train_1f1b", "train_ddp"])
@@ -109,7 +109,7 @@ def test_any_operation_of_a_measured_run_may_be_unknown(op: str) -> None:
     stored = store.read(DATA / "runs" / "training")
     assert op in {case.op for case in stored.run.cases}
     judgement = judge(pool([_renamed(stored, {op: "*"})]))
-    assert "unknown-op" in [one.code for one in judgement.findings]
+    assert "unknown-op" in [finding.code for finding in judgement.findings]
     for exporter in EXPORTERS.values():
         with suppress(AnalysisError):
             assert exporter.cases(judgement)

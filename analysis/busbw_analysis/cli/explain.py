@@ -26,8 +26,8 @@ def meanings(words: str) -> dict[str, str]:
     begun = {name: text for name, text in names.items() if name.lower().startswith(given)}
     whole = {name: text for name, text in begun.items() if given and not _WORD.match(name, len(given))}
     exact = {name: text for name, text in whole.items() if name.lower() == given or name in FLAGS}
-    found = exact or whole or begun
-    terms = grouped(sorted(found, key=len) if given else found, found.__getitem__)
+    matching = exact or whole or begun
+    terms = grouped(sorted(matching, key=len) if given else matching, matching.__getitem__)
     return {", ".join(names): text for text, names in terms.items()}
 
 

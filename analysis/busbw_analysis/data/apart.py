@@ -163,9 +163,9 @@ def _measured(row: Aggregate) -> tuple[object, ...]:
     return (*what, row.tool_size_bytes, row.dtype, row.in_place)
 
 
-def _far(one: Identity, other: Identity) -> bool:
+def _far(first: Identity, second: Identity) -> bool:
     """Whether one of two takes longer by far in every common case, of which there are enough."""
-    ratios = [one.times[case] / other.times[case] for case in one.times.keys() & other.times.keys()]
+    ratios = [first.times[case] / second.times[case] for case in first.times.keys() & second.times.keys()]
     return len(ratios) >= _FEWEST_CASES and (min(ratios) > _FAR or max(ratios) < 1 / _FAR)
 
 

@@ -209,12 +209,12 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
 
 def _other_commands(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
     """Logs of common cases by other versions of the tool, or with other options."""
-    one, other = first.run.imported, second.run.imported
-    if one is None or other is None or not set(first.run.cases) & set(second.run.cases):
+    log, other = first.run.imported, second.run.imported
+    if log is None or other is None or not set(first.run.cases) & set(second.run.cases):
         return
     runs = first.run.id, second.run.id
-    versions = one.tool_version, other.tool_version
-    options = options_of(one.command), options_of(other.command)
+    versions = log.tool_version, other.tool_version
+    options = options_of(log.command), options_of(other.command)
     if all(versions) and versions[0] != versions[1]:
         yield Difference("tool version", runs, versions)
     if all(options) and options[0] != options[1]:

@@ -34,9 +34,9 @@ def kendall(first: npt.ArrayLike, second: npt.ArrayLike) -> Kendall:
 
     Source: M. G. Kendall, Rank Correlation Methods, 4th ed. (1970), chapters 3 to 5.
     """
-    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    count, below = len(one), np.tril_indices(len(one), -1)
-    signs = [np.sign(values[below[0]] - values[below[1]]) for values in (one, other)]
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    count, below = len(x), np.tril_indices(len(x), -1)
+    signs = [np.sign(values[below[0]] - values[below[1]]) for values in (x, y)]
     score, untied = float(signs[0] @ signs[1]), [float(np.abs(sign).sum()) for sign in signs]
     if not all(untied):
         return Kendall(math.nan, math.nan)
@@ -44,7 +44,7 @@ def kendall(first: npt.ArrayLike, second: npt.ArrayLike) -> Kendall:
     pairs = count * (count - 1) // 2
     if untied == [pairs, pairs] and count <= _MOST_EXACT:
         return Kendall(tau, _as_few_concordant(count, round((score + pairs) / 2)))
-    return Kendall(tau, normal_below(score / math.sqrt(_variance(count, _ties(one), _ties(other)))))
+    return Kendall(tau, normal_below(score / math.sqrt(_variance(count, _ties(x), _ties(y)))))
 
 
 def _as_few_concordant(count: int, concordant: int) -> float:

@@ -151,7 +151,6 @@ class CaseSummary:
     lost: launches of a measured case that failed for a transient reason and were not measured again
     cause: code of the first reason of a failed case; wrong data come first
     check: whether its data were right
-    stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
     wrong: the groups of a case with wrong data, for those who show times without a result; empty otherwise
     total: sum over concurrent groups; None for one group and for a pair matrix, whose pairs take turns
@@ -168,7 +167,6 @@ class CaseSummary:
     lost: tuple[str, ...] = ()
     cause: FailureCause | None = None
     check: DataCheck
-    stop_reasons: tuple[str, ...]
     groups: Groups
     wrong: Groups
     total: Total | None
@@ -284,7 +282,6 @@ def _summary(
         index=index,
         case=case,
         check=_check(state, [result.check for result in results]),
-        stop_reasons=tuple(sorted({result.stop_reason for result in measured})),
         groups=groups,
         wrong=groups_of(index, case, tables if state.cause == "wrong_data" else ()),
         total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,

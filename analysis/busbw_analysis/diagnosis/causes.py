@@ -266,7 +266,7 @@ def _other_peak(judgement: Judgement) -> str:
 def _of_gpus(judgement: Judgement) -> str:
     """A problem of GPUs, where some ran: a peak of what is left does not show it, however near they come to it."""
     used = any(row.case.device != "cpu" for row in judgement.cases)
-    return next((one.claim for one in judgement.findings if used and one.code == "gpu-hardware"), "")
+    return next((finding.claim for finding in judgement.findings if used and finding.code == "gpu-hardware"), "")
 
 
 def _copies_exceeded(judgement: Judgement) -> bool:

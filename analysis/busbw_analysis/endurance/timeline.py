@@ -128,10 +128,10 @@ def _move(step: Step, first: Sequence[Window], levels: Floats, segment: Places) 
 
 
 def _drift(times: Floats, logs: Floats, segment: Places) -> Drift | None:
-    one, other = np.triu_indices(len(times), 1)
-    within = segment[one] == segment[other]
-    one, other = one[within], other[within]
-    slopes = np.sort((logs[other] - logs[one]) / (times[other] - times[one]) * 3600)
+    earlier, later = np.triu_indices(len(times), 1)
+    within = segment[earlier] == segment[later]
+    earlier, later = earlier[within], later[within]
+    slopes = np.sort((logs[later] - logs[earlier]) / (times[later] - times[earlier]) * 3600)
     slope = float(np.median(slopes))
     residuals = logs - slope / 3600 * times
     residuals -= np.asarray([np.median(residuals[segment == number]) for number in segment])

@@ -91,10 +91,10 @@ def _value(gate: Gate, verdict: Verdict, test: Test) -> str:
 
 
 def _launches(gate: Gate, test: Test) -> str:
-    one, many = _UNITS[gate.of_logs]
+    unit, units = _UNITS[gate.of_logs]
     if len(test.launches) == 2:
-        return f", {counted(test.launches[0], one, many)} of the baseline and {test.launches[1]} of the run"
-    return "".join(f", {counted(count, one, many)}" for count in test.launches)
+        return f", {counted(test.launches[0], unit, units)} of the baseline and {test.launches[1]} of the run"
+    return "".join(f", {counted(count, unit, units)}" for count in test.launches)
 
 
 _UNITS: Final = {False: ("launch", "launches"), True: ("log table", "log tables")}

@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from busbw.escape import plain_text
-from busbw.ops import LATENCIES
 from busbw.runs.facts import fact_of
 from busbw.runs.records import JSON, Case, Run
 from busbw_analysis.data.likeness import is_unknown
@@ -121,11 +120,7 @@ def _known(expression: str) -> str:
     return f"CASE WHEN NOT isnan({expression}) THEN {expression} END"
 
 
-_RATE: Final = (
-    f"CASE WHEN size_bytes > 0 AND mode <> 'overlap' AND NOT list_contains({sorted(LATENCIES)}, op) "
-    "THEN size_bytes / median_ns * 1e9 END"
-)
-"""``Case.has_rate`` in SQL."""
+_RATE: Final = "CASE WHEN incoming.rated[kept.case_index + 1] THEN size_bytes / median_ns * 1e9 END"
 _TIMES: Final = {
     "median_ns": "median time of a call, slowest rank",
     **dict.fromkeys(("mean_ns", "p5_ns", "p95_ns", "p99_ns"), "mean and percentiles"),

@@ -43,7 +43,9 @@ Version: TypeAlias = tuple[int, int, int, int, int]
 """Version of the kept summary; size and time of change (ns) of ``run.json``, and of the samples (0 without any)."""
 
 _INCOMING: Final = (*OF_ENTRIES[1:-2], OF_ENTRIES[-1], *OF_RUNS)
-_STRUCTURE: Final = msgspec.json.encode([{row.name: row.type for row in _INCOMING} | {"file": "VARCHAR"}]).decode()
+_OF_INSERT: Final = {"file": "VARCHAR", "rated": "BOOLEAN[]"}
+"""Of each run while it is inserted: its kept summary, and whether each of its cases has a rate."""
+_STRUCTURE: Final = msgspec.json.encode([{row.name: row.type for row in _INCOMING} | _OF_INSERT]).decode()
 _CREATE: Final = f"CREATE TABLE fresh ({', '.join(f'{quoted(column)} {column.type}' for column in STORED)})"
 _VALUES: Final = ", ".join(f"{column.source} AS {quoted(column)}" for column in OF_LAUNCHES)
 _INSERTS: Final = (
@@ -70,7 +72,7 @@ _INSERTS: Final = (
     """,  # noqa: S608
     """
     INSERT INTO fresh BY NAME
-    SELECT 'run' AS kind, incoming.* EXCLUDE (file), coalesce(counted.rows, 0) AS rows FROM incoming
+    SELECT 'run' AS kind, incoming.* EXCLUDE (file, rated), coalesce(counted.rows, 0) AS rows FROM incoming
     LEFT JOIN (SELECT file, count(*) FILTER (kind <> 'numbers') AS rows FROM kept GROUP BY file) AS counted USING (file)
     """,
 )
@@ -250,7 +252,7 @@ def insert(
         rows: dict[Path, dict[str, object]] = {}
         for folder, source in sources.items():
             try:
-                values = run_values(store.read_run(folder))
+                run = store.read_run(folder)
             except BusbwError as error:
                 unreadable.append(Unreadable(folder, str(error)))
                 continue
@@ -267,7 +269,8 @@ def insert(
                 "time_ns": source.time_ns,
                 "checksum": source.run,
                 "line": source.line,
-                **values,
+                "rated": [case.has_rate for case in run.cases],
+                **run_values(run),
             }
         damaged = _insert(connection, list(rows.items()))
     inserted = {folder: entry for folder, entry in entries.items() if folder not in damaged}

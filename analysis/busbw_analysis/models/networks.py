@@ -470,14 +470,14 @@ def cautions(network: Network) -> list[str]:
         return cautions(network.whole)
     given = {name: getattr(network, name) for name in _FIELDS if getattr(network, name, None) is not None}
     delays = [value for name, value in given.items() if name in _DELAYS]
-    found = []
+    sentences = []
     if not any(delays):
-        found.append(
+        sentences.append(
             "the delay is 0, so that a small message takes the time of its bytes only: add delay=5us to --network"
         )
     if network.placement.per_host == 1 and _INNER in given:
-        found.append("inner has no effect with one rank per host: give --ranks-per-host")
-    return found
+        sentences.append("inner has no effect with one rank per host: give --ranks-per-host")
+    return sentences
 
 
 _DELAYS: Final = {"delay", "inner_delay"}

@@ -293,7 +293,7 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
     """Notices on the comparison, and one finding for every run that lacks part of its plan."""
-    found = [notice for notice in comparison.notices if notice.code != "across"]  # the answer has it
+    notices = [notice for notice in comparison.notices if notice.code != "across"]  # the answer has it
     for run in comparison.incomplete:
         lacks = [
             f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
@@ -303,5 +303,5 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
         short = run.launches < run.planned and not run.ended  # ``ended`` already counts the complete launches
         lacks += [f"{run.planned - run.launches} of {run.planned} launches not complete"] if short else []
         missing = f"Run {run.run}: {'; '.join(lacks) or 'no case is missing'}"
-        found.append(Finding("caution", "incomplete", (f"{run.where} is incomplete", *run.ended, missing)))
-    return tuple(found)
+        notices.append(Finding("caution", "incomplete", (f"{run.where} is incomplete", *run.ended, missing)))
+    return tuple(notices)

@@ -25,6 +25,8 @@ from busbw.system.device import Device, DeviceConditions
 if TYPE_CHECKING:
     import torch
 
+    from busbw.backends.parts import Parts
+
 
 _Record = TypeVar("_Record")
 _MOST_AT_ONCE: Final = 1024
@@ -68,7 +70,7 @@ class Operation:
         ``bind``, because a rank that cannot bind would leave the others waiting.
     buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
         or of another device (None: the given ones).
-    parts: prepares the runs of the parts of a training step, after sampling; collective (None: it is no such step).
+    parts: prepares separate runs of the parts of the call, after sampling; collective (None: it has no parts).
     choice: makes the call once more, after sampling, and returns what the library chose for it (None: it cannot tell).
     signature: after a call, what has to be equal for results to be equal, and the hash of the results (None: they need
         not be equal on other ranks).
@@ -360,36 +362,3 @@ def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:
     table = np.zeros((backend.size, len(mine)), dtype=np.int64)
     table[backend.rank] = mine
     return backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
-
-
-Interval = tuple[str, int, int]
-"""One interval of a step: ``compute`` or the name of a call, start and end, ns of a clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Separate runs of the parts of a training step. All ranks call each together, after an untimed ``prepare``.
-
-    step, compute, communicate: the whole step, the step without communication, and its communication only.
-    timeline: runs the step once more and returns its intervals by the given clock.
-    profile: runs the step once more and returns the trace of the library's own profiler.
-    sent: (op, ranks of the group, S in bytes) → calls of this rank.
-    memory: peak bytes, bytes of weights and of gradients on this rank (None: not measured).
-    steps: training steps in each of step, compute and communicate.
-    The other fields are as in ``records.StepParts``.
-    """
-
-    prepare: Call
-    step: Call
-    compute: Call
-    communicate: Call
-    timeline: Callable[[Callable[[], int]], list[Interval]]
-    profile: Callable[[], str]
-    sent: dict[tuple[str, int, int], int]
-    memory: tuple[int, int, int] | None
-    parameters: int
-    flop: int
-    tokens: int
-    dropped: int
-    steps: int = 1
-    gaps: tuple[float, ...] = ()

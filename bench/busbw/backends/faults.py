@@ -1,17 +1,15 @@
-"""Fault injection for any backend, real or fake: wrong data, stragglers and slow nodes."""
+"""Fault injection for any backend, real or fake: wrong data and stragglers."""
 
 import dataclasses
 import itertools
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
 from busbw.backends.base import Backend, BackendRow, Bound, Operation, in_order
-from busbw.ops import OPS
 from busbw.runs.records import Case
 
 
@@ -83,23 +81,6 @@ class DelayingBackend(WrappingBackend):
         due = self._dice.random() < self._share
         if self._late and due:
             self._wait(self._seconds)
-
-
-class SlowBackend(WrappingBackend):
-    """A slow node: each call of this rank begins ``seconds`` late, and a local one does its work ``times`` over."""
-
-    def __init__(
-        self, inner: Backend, seconds: float = 0.0, times: int = 1, wait: Callable[[float], None] = time.sleep
-    ) -> None:
-        super().__init__(inner)
-        self._seconds, self._times, self._wait = seconds, times, wait
-
-    def bind(self, bound: Bound) -> Operation:
-        """Bind the call of ``inner``, made late or repeated."""
-        inner = self.inner.bind(bound)
-        times = self._times if OPS[bound.case.op].local else 1
-        late = partial(self._wait, self._seconds)
-        return dataclasses.replace(inner, call=in_order(late, *[inner.call] * times), native=None)
 
 
 def wrapped(row: BackendRow, wrap: Callable[[Backend], Backend]) -> BackendRow:

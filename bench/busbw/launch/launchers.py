@@ -42,7 +42,7 @@ class LauncherVariables:
     tasks: str | None = None
     node: str | None = None
 
-    def found(self, variables: Mapping[str, str]) -> bool:
+    def are_set(self, variables: Mapping[str, str]) -> bool:
         """Whether all required variables are set, for enough ranks."""
         names = (self.rank, self.size, self.local_rank, *self.others)
         return all(name in variables for name in names) and (
@@ -87,7 +87,7 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
 
 def found_in(candidates: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables | None:
     """The first of ``candidates`` that is set in ``variables``, or None."""
-    return next((names for names in candidates if names.found(variables)), None)
+    return next((names for names in candidates if names.are_set(variables)), None)
 
 
 def _local_size(names: LauncherVariables, variables: Mapping[str, str], node: int | None) -> int | None:
@@ -232,7 +232,7 @@ class LauncherRow:
         """Whether busbw itself starts the ranks, on this host."""
         return self.rendezvous is None
 
-    def found(self, environ: Mapping[str, str]) -> bool:
+    def is_present(self, environ: Mapping[str, str]) -> bool:
         """Whether this process is one of its ranks, or can start them."""
         return not self.variables or found_in(self.variables, environ) is not None
 
@@ -243,7 +243,7 @@ class LauncherRow:
 
     def rank_info(self, environ: Mapping[str, str]) -> RankInfo:
         """This process, one of its ranks. Raises LaunchError for invalid values."""
-        names = next(names for names in self.variables if names.found(environ))
+        names = next(names for names in self.variables if names.are_set(environ))
         rank, size, local_rank = (env_int(environ, name) for name in (names.rank, names.size, names.local_rank))
         if not 0 <= rank < size:
             raise LaunchError(f"{names.rank} is {rank} and {names.size} is {size}; ranks must be 0 to {names.size} - 1")
@@ -317,7 +317,7 @@ LAUNCHERS: dict[str, LauncherRow] = {
 
 def launcher_here(environ: Mapping[str, str]) -> LauncherRow:
     """The launcher that has started this process as a rank, else ``local``."""
-    return next(row for row in LAUNCHERS.values() if row.found(environ))
+    return next(row for row in LAUNCHERS.values() if row.is_present(environ))
 
 
 def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:

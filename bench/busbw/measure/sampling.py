@@ -207,24 +207,24 @@ def sample(
     budget, device = settings.budget, bench.backend.device
     sampler = _Sampler(bench, case, part, settings.flush)
     if settings.pace is None:
-        found, warmup = _find_pace(bench, op, case, part, sampler, settings)
+        pace, warmup = _find_pace(bench, op, case, part, sampler, settings)
     else:
-        found, warmup = settings.pace, bench.timing.warmup_calls
-        sampler.compiled = found.compiled
-        sampler.batch(warmup, found.each_ns)
-    estimate, pace, by = found.estimate_ns, found.each_ns, timed_by(case)
-    error = sampler.settle(found.calls)
+        pace, warmup = settings.pace, bench.timing.warmup_calls
+        sampler.compiled = pace.compiled
+        sampler.batch(warmup, pace.each_ns)
+    estimate, each_ns, by = pace.estimate_ns, pace.each_ns, timed_by(case)
+    error = sampler.settle(pace.calls)
     if device is not None and case.mode in _CAPTURED:
         fail_together(bench, error, "cannot be captured")
     if device is not None and case.mode in ROWED:
         # Absorbs one-time costs, and times a call within a sequence, which differs from an isolated one.
-        row_ns = int(agreed(bench, [int(durations(sampler.batch(1, pace), by)[0])])[0])
+        row_ns = int(agreed(bench, [int(durations(sampler.batch(1, each_ns), by)[0])])[0])
         estimate = max(1, row_ns // sampler.calls)
-    before = sampler.balance(budget, pace) if case.mode == "overlap" else None
+    before = sampler.balance(budget, each_ns) if case.mode == "overlap" else None
     # Each sample has one barrier, however many calls it has.
-    pace = pace - estimate + sampler.calls * estimate if before is None else 2 * pace + int(np.median(before))
+    each_ns = each_ns - estimate + sampler.calls * estimate if before is None else 2 * each_ns + int(np.median(before))
     seen, batches, reason = _sample_until_done(
-        bench, groups, sampler, budget, sampler.calls * estimate, pace, found.origin
+        bench, groups, sampler, budget, sampler.calls * estimate, each_ns, pace.origin
     )
     alone_ns: int | None = None
     if before is not None:
@@ -235,7 +235,7 @@ def sample(
         record_group(bench, case, group, matrix, seen[:, number], per_rank, alone_ns)
         for number, group in enumerate(groups)
     )
-    return RoundResult(recorded, found, warmup, reason)
+    return RoundResult(recorded, pace, warmup, reason)
 
 
 def _find_pace(

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from busbw.backends.base import Call, Interval, Parts, do_nothing, explained, records_of_every_rank
+from busbw.backends.base import Call, do_nothing, explained, records_of_every_rank
+from busbw.backends.parts import Interval, Parts
 from busbw.measure.bench import Bench, Part, agreed
 from busbw.measure.stopping import Budget, more_tries
 from busbw.ops import OPS

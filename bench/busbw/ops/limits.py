@@ -6,7 +6,7 @@ made, within 2 s and 500 MB. docs/operations.md has the main ones.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin
@@ -103,20 +103,13 @@ def fields_of(record: type[msgspec.Struct]) -> Keys:
     return {field.name: field for field in msgspec.structs.fields(record)}
 
 
-def converted(
-    document: Mapping[str, Any],
-    text: str,
-    origin: str,
-    record: type[_Record],
-    convert: Callable[[Mapping[str, Any]], _Record] | None = None,
-    **tables: Keys,
-) -> _Record:
-    """``document``, parsed from ``text``, as a record, by ``convert`` or as it is; ``tables``: keys of its tables.
+def converted(document: Mapping[str, Any], text: str, origin: str, record: type[_Record], **tables: Keys) -> _Record:
+    """``document``, parsed from ``text``, as a record; ``tables``: keys of its tables.
 
     Raises UsageError with line, row, key and allowed values.
     """
     try:
-        return msgspec.convert(document, record) if convert is None else convert(document)
+        return msgspec.convert(document, record)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise UsageError(_explain(str(error), document, text, origin, {"": fields_of(record), **tables})) from error
 

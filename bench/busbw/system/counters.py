@@ -124,12 +124,12 @@ class CounterWatch:
     def _read(self) -> tuple[float, float, dict[Place, int]]:
         """When the reading began and ended, and what it found."""
         began = self._now()
-        found = {place: value for place, path in self._files if (value := _number(path)) is not None}
+        values = {place: value for place, path in self._files if (value := _number(path)) is not None}
         for file in (_SNMP, _NETSTAT):
-            found |= {
+            values |= {
                 (name, "tcp", None): value for name, value in _columns(self._root / file) if COUNTERS[name].path == file
             }
-        return began, self._now(), found
+        return began, self._now(), values
 
 
 def deltas(before: Mapping[Place, int], after: Mapping[Place, int]) -> tuple[CounterDelta, ...]:

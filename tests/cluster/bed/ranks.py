@@ -30,7 +30,7 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a host, as ``busbw.backends.faults.SlowBackend`` has it."""
+    """What is wrong with a host, as ``SlowBackend`` of ``programs/forked_ranks.py`` has it."""
 
     seconds: float = 0.0
     times: int = 1

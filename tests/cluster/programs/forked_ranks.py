@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,7 +25,8 @@ import torch.distributed.fsdp
 import torch.distributed.pipelining  # noqa: F401
 
 from busbw.backends import BACKENDS, compiled_loop  # noqa: F401
-from busbw.backends.faults import SlowBackend, wrapped
+from busbw.backends.base import Backend, Bound, Operation, in_order
+from busbw.backends.faults import WrappingBackend, wrapped
 from busbw.backends.pytorch import backend  # noqa: F401
 from busbw.cli.main import main
 from busbw.launch import (  # noqa: F401
@@ -33,6 +35,7 @@ from busbw.launch import (  # noqa: F401
     run_session,
     worker,
 )
+from busbw.ops import OPS
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "shared"))
 from simulated.machine import EXACT
@@ -40,6 +43,21 @@ from simulated.management import managed_machine
 
 _C = ctypes.CDLL(None, use_errno=True)
 _DIE_WITH_PARENT = 1
+
+
+class SlowBackend(WrappingBackend):
+    """A slow node: each call of this rank begins ``seconds`` late, and a local one does its work ``times`` over."""
+
+    def __init__(self, inner: Backend, seconds: float = 0.0, times: int = 1) -> None:
+        super().__init__(inner)
+        self._seconds, self._times = seconds, times
+
+    def bind(self, bound: Bound) -> Operation:
+        """Bind the call of ``inner``, made late or repeated."""
+        inner = self.inner.bind(bound)
+        times = self._times if OPS[bound.case.op].local else 1
+        late = partial(time.sleep, self._seconds)
+        return replace(inner, call=in_order(late, *[inner.call] * times), native=None)
 
 
 def die_with_parent() -> None:

@@ -36,7 +36,7 @@ class _Signature:
         number = torch.arange(side, device=like.device)
         left, right = (torch.tensor(_signs(text), device=like.device) for text in (_LEFT, _RIGHT))
         sums = [
-            sum(one * other for one, other in zip(_signs(_LEFT)[at:] + _signs(_LEFT)[:at], _signs(_RIGHT), strict=True))
+            sum(a * b for a, b in zip(_signs(_LEFT)[at:] + _signs(_LEFT)[:at], _signs(_RIGHT), strict=True))
             for at in range(PERIOD)
         ]
         places = (number[:, None] + number[None, :]) % PERIOD

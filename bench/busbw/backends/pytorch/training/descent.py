@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Bound, Operation, Parts
+from busbw.backends.base import Bound, Operation
+from busbw.backends.parts import Parts
 from busbw.backends.pytorch.names import ALL_GATHER
 from busbw.backends.pytorch.training.observer import Observer, counted, record
 from busbw.backends.pytorch.training.step import profiled, workload_of

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from busbw.backends.base import Interval
+from busbw.backends.parts import Interval
 from busbw.system.device import Device, Mark
 
 

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Bound, Interval, Limits, Operation, Parts
+from busbw.backends.base import Bound, Limits, Operation
+from busbw.backends.parts import Interval, Parts
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Alive, Observer, Waits, counted, record, replay
 from busbw.errors import BackendError
