@@ -274,6 +274,14 @@ def test_a_card_is_a_network_of_a_roofline_too() -> None:
     assert named == pytest.approx(asked(f"{words} '{described}'")["rates"])
 
 
+def test_limits_take_a_card() -> None:
+    rates = {
+        name: asked(f"limits {words}")["constants"] for name, words in {"own": "", "card": "--network '4X NDR'"}.items()
+    }
+    assert rates["card"]["outer"] < rates["own"]["outer"] == 50e9
+    assert rates["card"]["reduce_seconds"] == rates["own"]["reduce_seconds"], "a card has a rate alone"
+
+
 def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
     picture = tmp_path / "limits.svg"
     words = "limits --network rail:nic=100GB/s,inner=900GB/s,delay=5us --constants days=365"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import defaultdict
 from dataclasses import replace
@@ -10,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -35,6 +36,7 @@ from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.memory import gpu_of_runs, memory
+from busbw_analysis.training.plan_report import gain
 from busbw_analysis.training.prices import Described, Group, Measured, Price, Rates, group_of, slowdown_of
 from busbw_analysis.training.step_time import Machine, Scenario, hops_in_a_row, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent, traffic
@@ -147,6 +149,17 @@ def test_a_group_with_several_ranks_on_a_host_uses_all_of_their_cards() -> None:
     within = Described(RATES).price("all_gather", 1 << 30, Group(4, 1, 1))
     assert within.seconds == pytest.approx(2e-6 + 3 / 4 * (1 << 30) / 100e9)
     assert not within.far
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+def test_a_gather_between_hosts_waits_for_every_hop_unless_it_has_one_rank_a_host(op: str) -> None:
+    """As NCCL, which has a ring for these, and PAT for one rank a host."""
+    doublings, hops = 4 * 4e-6 + 2 * 1e-6, 15 * 4e-6 + 48 * 1e-6
+    group, alone = Group(64, 16, 1), Group(16, 16, 1)
+    assert Described(RATES).price(op, 0, group).latency == pytest.approx(hops)
+    assert Described(RATES, hops=(1e-7, 2e-7)).price(op, 0, group).latency == pytest.approx(doublings)
+    assert Described(RATES).price(op, 0, alone).latency == pytest.approx(4 * 4e-6)
+    assert Described(RATES).price("all_reduce", 0, group).latency == pytest.approx(2 * doublings)
 
 
 @pytest.mark.parametrize(("stride", "cards"), [(1, 8), (2, 1), (4, 1), (8, 1)])
@@ -496,12 +509,66 @@ def test_the_command_prints_layouts_with_their_parts(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<?xml")
 
 
-@pytest.mark.parametrize(("sequence", "cp"), [(8192, 1), (131072, 16)])
-def test_only_long_sequences_are_divided(sequence: int, cp: int) -> None:
+@pytest.mark.parametrize(("sequence", "batch", "cp"), [(8192, 128, 1), (131072, 128, 16), (8192, 8, 128)])
+def test_only_long_sequences_are_divided_unless_the_rest_computes_little(sequence: int, batch: int, cp: int) -> None:
     """As in Llama 3, whose ranks have 8192 tokens of the longest sequences."""
     on = machine_of("bfloat16", 128, None, network=network_named("4X NDR"))
-    found = plans.plan(wanted(models()["Llama 3 8B"], 128, batch=128, sequence=sequence, of_sequence=8192), on.machine)
+    asked_for = wanted(models()["Llama 3 8B"], 128, batch=batch, sequence=sequence, of_sequence=8192)
+    found = plans.plan(asked_for, on.machine)
     assert max(planned.step.layout.cp for planned in found.layouts) == cp
+    assert found.short is (batch == 128), "whether shorter ones were left out"
+
+
+def test_a_plan_that_fits_nothing_says_how_many_gpus_would() -> None:
+    on = machine(Described(RATES))
+    with pytest.raises(AnalysisError, match="use 8 GPUs, or more memory"):
+        plans.plan(wanted(gpus=4, room=250e3), on)
+    assert plans.plan(wanted(gpus=8, room=250e3), on).layouts
+
+
+def printed(words: str) -> str:
+    result = CliRunner().invoke(main, ["training", "plan", *shlex.split(words)], env={"COLUMNS": "1000"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+ONE_HOST: Final = "--model 'Llama 3 8B' --gpus 8 --gpu 'A100 SXM4 80 GB' --network '4X NDR'"
+
+
+def test_a_plan_that_fills_the_memory_names_one_with_a_reserve() -> None:
+    document = asked(ONE_HOST)
+    best, other = document["layouts"][0], document["with_reserve"]
+    assert document["closing"]["memory_share"] == pytest.approx(best["memory_bytes"] / document["gpu_memory_bytes"])
+    assert best["memory_bytes"] * 1.08 > document["gpu_memory_bytes"] > other["memory_bytes"] * 1.08
+    assert other["seconds"] > best["seconds"]
+    assert asked(f"{ONE_HOST} --gpu-memory 1TiB")["with_reserve"] is None
+
+
+def test_calls_inside_a_host_are_measured_there() -> None:
+    text = " ".join(printed(ONE_HOST).replace("# ", "").split())
+    assert "busbw run --ranks 8 --backend nccl --op" in text
+    assert "srun" not in text
+
+
+def test_the_row_of_a_measured_layout_has_the_measured_time() -> None:
+    layout = asked(ONE_HOST)["layouts"][0]["layout_option"]
+    text = printed(f"{ONE_HOST} --top 1 --measured '--layout={layout}: 133s'")
+    answer = text.splitlines()[0]
+    assert "takes 133 s (measured), MFU 65 %" in answer
+    assert re.search(r" 133 s +measured, 1.* s predicted ", text)
+    assert re.search(r" compute +65 |of peak: 65 %", text)
+
+
+@pytest.mark.parametrize(
+    ("now", "change", "said"),
+    [
+        (129.2, -0.004, "changes nothing"),
+        (129.2, -0.005, "gives -1 %"),
+        (129.0, -0.5, "gives 64.5 s (-50 %)"),
+    ],
+)
+def test_a_gain_is_said_as_far_as_its_digits_show_it(now: float, change: float, said: str) -> None:
+    assert gain(now, change - 1e-9) == said
 
 
 def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:

@@ -13,7 +13,8 @@ from busbw.escape import echo
 from busbw.key_values import Key, number, read_key_values, whole
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
-from busbw.system.catalog import DTYPES, Gpu
+from busbw.system.catalog import DTYPES, Gpu, HardwarePeak, catalogue
+from busbw.system.named import gpu_named
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
@@ -126,7 +127,7 @@ def models(*, model: list[Model] | None, as_json: bool) -> None:
     type=int,
     help="Pipeline stage.  [default: the first inner one with experts, else 1; with fewer than three, 0]",
 )
-@click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
+@click.option("--explain", is_flag=True, help="Also compare common statements with the computed numbers.")
 @as_json_option
 def volumes(
     *,
@@ -316,7 +317,10 @@ def limits_(
     constants = walls.Constants()
     per_host = changed.get("per_host", constants.per_host)
     notes: list[str] = []
-    if (rates := rates_given(network, run, results_dir, per_host, per_host)) is not None:
+    gpu = gpu_named(catalogue(), "H100 SXM5")  # that of the constants
+    if (rates := rates_given(network, run, results_dir, per_host, per_host, gpu)) is not None:
+        if isinstance(network, HardwarePeak):  # it has a rate alone
+            rates = replace(rates, inner_delay=0.0, outer_delay=0.0)
         if rates.inner_delay == rates.outer_delay == 0:
             notes = ["latency: of the constants alone, because the network is described without delay"]
         constants = replace(
@@ -340,7 +344,8 @@ def limits_(
         "limits": limits,
         "utilisation": walls.curve(constants),
     }
-    print_answer(walls.limits_headline(limits), document, [walls.limits_table(limits, notes)], as_json=as_json)
+    headline = walls.limits_headline(limits, constants.days)
+    print_answer(headline, document, [walls.limits_table(limits, notes)], as_json=as_json)
 
 
 def _rate_option(flag: str, words: str) -> options.Option:
@@ -400,7 +405,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         message = f"{run} measured memory but no storage; measure storage_read, storage_write or checkpoint_save"
         raise UsageError(message, code="storage")
     schedules: list[disks.Checkpoints] = []
-    bytes_ = 0 if model is None else CHECKPOINT_BYTES[0] * model_rows.parameters(model)
+    bytes_ = 0 if model is None else max(CHECKPOINT_BYTES) * model_rows.parameters(model)
     unknown = "" if run is None else f"share: unknown, {run} has no storage_read"
     shown = [disks.reading_table(reading, read, unknown)]
     if write is not None and model is not None:
@@ -420,7 +425,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": schedules,
     }
-    print_answer(disks.storage_headline(reading, read, schedules), document, shown, as_json=as_json)
+    print_answer(disks.storage_headline(reading, read, schedules, restart), document, shown, as_json=as_json)
 
 
 def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate | None:
@@ -512,7 +517,8 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
     changes = plans.sensitivity(best, machine)
     near = [(each.step, each.seconds) for each in held if each.near]
-    summary = plans.closing(best, machine, near)
+    summary = plans.closing(best, machine, near, on.room)
+    reserved = plans.with_reserve(request, machine) if summary.tight else None
     if plot is not None:
         pages.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
@@ -529,6 +535,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "layouts": [_document(planned, machine, on.peak) for planned in kept],
         "sensitivity": changes,
         "closing": summary,
+        "with_reserve": reserved and _document(reserved, machine, on.peak),
         "calibration": (calibration and calibration.factors) or None,
         "measured": calibration and [values_of(each, "seconds", "predicted_seconds", "near") for each in held],
         "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
@@ -537,7 +544,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     shown: list[Block] = [
         *(Paragraph(text, tone="caution") for text in doubts),
         *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels, len(own), len(trained))),
-        *pages.plan_trust(best, summary, machine),
+        *pages.plan_trust(best, summary, machine, reserved),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed, near),
         *(pages.change_tables(changes, grown, best) if what_if else ()),
         *(pages.rules_tables(compared, orders) if rules else ()),

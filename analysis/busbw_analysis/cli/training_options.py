@@ -40,6 +40,7 @@ from busbw_analysis.training.layout import (
 from busbw_analysis.training.logged import Logged, logged
 from busbw_analysis.training.machine import Cards, GivenNetwork, Share
 from busbw_analysis.training.memory import Kernels
+from busbw_analysis.training.plan import OF_SEQUENCE
 from busbw_analysis.training.prices import OVERLAP
 
 MODEL_KEYS: Final[dict[str, Key]] = {
@@ -180,6 +181,7 @@ _SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "vpp")
 _FOR_ALL: Final = ("recompute_layers", "schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")
 PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
+    "cp": replace(LAYOUT_KEYS["cp"], default=f"searched; below {OF_SEQUENCE} tokens a rank if little else computes"),
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
     "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
     **{name: LAYOUT_KEYS[name] for name in _FOR_ALL},
@@ -286,7 +288,7 @@ def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[S
     layout, colon, seconds = (part.strip() for part in text.rpartition(":"))
     if not colon:
         raise UsageError(f"measured {text!r}: expected LAYOUT:TIME, such as 'tp=8,pp=8,dp=16: 31.5s'", code="layout")
-    settings = layout_settings(layout, LAYOUT_KEYS)
+    settings = layout_settings(layout.removeprefix("--layout="), LAYOUT_KEYS)
     if Path(seconds).is_file():
         return logged_step(read_logged(Path(seconds)), settings, model, (None, batch, sequence))
     step, _ = step_of(model, settings, batch, sequence)

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from busbw.ops import LOCAL, MEMORY_TRAFFIC, OPS, PAIRED
+from busbw.ops import FLOP, LOCAL, MEMORY_TRAFFIC, OPS, PAIRED
 from busbw.runs.records import JSON, Case, Detail, case_in_words
-from busbw.units import counted, format_rate, format_size, format_time
+from busbw.units import counted, format_flop, format_rate, format_size, format_time
 from busbw_analysis.data.as_json import plain, values_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary, Overlap
@@ -395,15 +395,22 @@ def _in_one_line(rows: Sequence[ShownRow]) -> str:
     for op, members in grouped([row for row in rows if row.row != "total"], lambda row: row.case.op).items():
         ordered = sorted(members, key=lambda row: row.case.size_bytes)
         small = ordered[0]
-        rates = [(row.algbw if row.busbw is None else row.busbw, row.case.size_bytes) for row in ordered]
+        rates = [(_rate(row), row.case.size_bytes) for row in ordered]
         best, size = max(((rate, size) for rate, size in rates if rate and size), default=(0.0, 0))
         texts = [
             format_time(small.time_ns) if small.time_ns is not None and small.case.size_bytes <= _SMALL_BYTES else "",
-            f"{format_rate(best)} at {format_size(size)}" if best else "",
+            f"{(format_flop if op in FLOP else format_rate)(best)} at {format_size(size)}" if best else "",
             *dict.fromkeys(filter(None, (_state(row).text for row in members))),
         ]
         shown.append(f"{op} {', '.join(filter(None, texts))}")
     return f"reference (--all): {'; '.join(shown)}" if shown else ""
+
+
+def _rate(row: ShownRow) -> float | None:
+    """B/s, or FLOP/s of an operation whose bytes mean nothing."""
+    if row.case.op in FLOP:
+        return None if row.time_ns is None else FLOP[row.case.op](row.case.count) / row.time_ns * 1e9
+    return row.algbw if row.busbw is None else row.busbw
 
 
 def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:

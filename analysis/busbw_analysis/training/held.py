@@ -32,6 +32,8 @@ ONE_NODE: Final = Kind("one node", 0.87, 1.15, 0.072)
 SEVERAL_NODES: Final = Kind("several nodes", 0.94, 1.40, 0.106)
 GPUS: Final = frozenset({"A100 SXM4 80 GB", "H100 SXM5", "B200 SXM"})
 MOST_GPUS: Final = 16384
+MOST_MEMORY: Final = 1.08
+"""The most memory that was measured over the computed one."""
 _95: Final = 1.96
 
 

@@ -305,16 +305,20 @@ def variants(constants: Constants) -> dict[str, Constants]:
     }
 
 
-def limits_headline(rows: Sequence[Limits]) -> str:
+def limits_headline(rows: Sequence[Limits], days: float) -> str:
     """The limits of the first row, and the change that moves the wall most."""
     first = rows[0]
-    cliff = "is beyond the searched range" if first.cliff is None else f"is at {first.cliff:.1e} FLOP"
+    most = "any searched FLOP" if first.cliff is None else f"{first.cliff:.1e} FLOP"
+    over = (
+        f"Training of more than {most} in {days:g} days wastes over {1 - CLIFF:.0%} of what GPUs compute in small "
+        "training, whatever the layout (the cliff)"
+    )
     if first.wall == float("inf"):
-        return f"The cliff {cliff}; without latency there is no wall; a reconstruction"
+        return f"{over}; without latency there is no wall; a reconstruction"
     best = max(rows[1:], key=lambda other: other.wall)
     return (
-        f"The cliff {cliff}, the latency wall at {first.wall:.1e} FLOP; of the changes below, '{best.name}' moves the "
-        f"wall most, {best.wall / first.wall:.3g} times; a reconstruction"
+        f"{over}; more than {first.wall:.1e} FLOP take longer by latency alone (the wall). Of the changes below, "
+        f"'{best.name}' moves the wall most, {best.wall / first.wall:.3g} times; a reconstruction"
     )
 
 

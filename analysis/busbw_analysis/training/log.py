@@ -206,6 +206,8 @@ def headline(times: StepTimes) -> str:
         rate += f" are {times.utilised:.1%} of {times.peak[0] / 1e12:.4g} TFLOP/s ({times.peak[1]})"
     elif times.utilised is not None:
         rate += f"; the program states {times.utilised:.1%} of its peak"
+    elif times.flops is not None:
+        rate += "; --gpu gives their share of its peak"
     does = f"A step of {times.program} takes" if times.unit == "s" else f"{times.program} trains"
     return f"{does} {_value(times.typical, times.unit)} in the median of {counted(times.count, 'line')}{rate}"
 

@@ -24,6 +24,10 @@ DELAYS: Final = 15e-6, 15e-6
 MB takes 44, 51 and 93 µs on 2, 4 and 8 A100 with NVLink, one delay for each of 2 log2 n messages
 (https://github.com/VIA-Research/vTrain/tree/f8dda8473a48b373b1d25f51f52d685bff5150c5/trace/a100); between: assumed.
 """
+HOPS: Final = 1.9e-6, 4e-6
+"""Seconds of a hop of a ring inside a host and between hosts, by NCCL's own model (LL128; ``hwLat`` in
+https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc).
+"""
 Cards = Literal["shared", "own"]
 GivenNetwork = Specification | HardwarePeak
 """A network: described, or by the card of each GPU, whose links inside a node are those of the GPU."""
@@ -160,9 +164,10 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
     in_practice = " in practice" if links.practical else ""
     words = (
         f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}{in_practice}; latency of a "
-        f"call as in published measurements: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between hosts"
+        f"call as in published measurements: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between "
+        f"hosts; of a ring by NCCL: {HOPS[0] * 1e6:g} and {HOPS[1] * 1e6:g} µs a hop"
     )
-    return Described(Rates(inner, outer, *DELAYS, per_host), words)
+    return Described(Rates(inner, outer, *DELAYS, per_host), words, HOPS)
 
 
 def _speed(

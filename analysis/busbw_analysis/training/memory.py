@@ -42,8 +42,8 @@ _WIDE: Final = 4
 _RESERVED: Final = 0.05
 """Assumed share of a GPU's memory that is not for tensors."""
 
-CHECKPOINT_BYTES: Final = (14, 12, 2)
-"""Bytes per parameter: 16-bit weights with copy and both Adam states, the copy and states alone, the weights."""
+CHECKPOINT_BYTES: Final = {14: "with weights and optimizer", 12: "the optimizer", 2: "the weights, in 16 bits"}
+"""Bytes per parameter; the optimizer: the float32 copy of weights and both Adam states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +465,6 @@ def memory_table(
         f"a rank of pipeline stage {needed.stage}, which needs most; {needed.under_way:g} micro-batches in flight",
         "zero 2 divides gradients only if every micro-batch reduces them (sync=every)" if undivided else "",
         f"weights, gradients and optimizer by zero 0 to 3: {', '.join(map('{:.4g}'.format, by_zero))} B a parameter",
-        "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
+        f"checkpoint: {', '.join(f'{gigabytes(saved[per])} {what}' for per, what in CHECKPOINT_BYTES.items())}",
         *assumed_notes(assumed),
     )

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from statistics import median
 from typing import Final
 
@@ -14,7 +14,7 @@ import msgspec
 from busbw.errors import AnalysisError, UsageError
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.training.calibration import calibrate
-from busbw_analysis.training.held import interval, never_held
+from busbw_analysis.training.held import MOST_MEMORY, interval, never_held
 from busbw_analysis.training.layout import Layout, Recompute, Step, divisors, layouts
 from busbw_analysis.training.memory import Kernels, Memory, least_gpus, memory
 from busbw_analysis.training.prices import Price, group_of
@@ -39,6 +39,8 @@ OF_SEQUENCE: Final = 8192
 """Least tokens of a sequence on a rank with cp: what Llama 3 has in its longest (arXiv:2407.21783, table 4). Shorter
 sequences are divided by nobody, because ranks then wait for each other in every layer.
 """
+_MORE_HOSTS: Final = 32
+"""More hosts to try if no layout fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Wanted:
     fixed: degrees that the user gave.
     sequence_parallel: use it wherever tp is 2 or more.
     room: memory of a GPU in bytes; None: memory is not checked.
-    of_sequence: least tokens of a sequence on a rank with cp, unless cp is fixed or nothing else fits.
+    of_sequence: least tokens of a sequence on a rank with cp, unless cp is fixed, or nothing else fits or computes for
+    half of the step.
     """
 
     model: Model
@@ -73,10 +76,12 @@ class Planned:
     memory: Memory
     time: StepTime
 
-    def share_of_peak(self, flop_per_second: float, *, causal: bool) -> float:
-        """Model FLOP utilisation: FLOP that training needs, without recomputation, over the peak of all GPUs."""
+    def share_of_peak(self, flop_per_second: float, *, causal: bool, seconds: float | None = None) -> float:
+        """Model FLOP utilisation: FLOP that training needs, without recomputation, over the peak of all GPUs; of a step
+        of so many ``seconds``, by default as predicted.
+        """
         flop = flop_per_token(self.step.model, self.step.sequence, causal=causal) * self.step.batch * self.step.sequence
-        return flop / (self.time.total * self.step.layout.gpus * flop_per_second)
+        return flop / ((seconds or self.time.total) * self.step.layout.gpus * flop_per_second)
 
     def ends(self, machine: Machine) -> tuple[float, float] | None:
         """The 95 % interval of the step time: all calls at the low or high end of theirs, or as far as such steps were
@@ -108,12 +113,14 @@ class Plan:
     tried: steps that were timed.
     too_large: steps that do not fit in memory.
     refused: reasons why other steps have no time, with their counts.
+    short: whether layouts with fewer than ``of_sequence`` tokens on a rank were left out.
     """
 
     layouts: tuple[Planned, ...]
     tried: int
     too_large: int
     refused: Mapping[str, int]
+    short: bool = False
 
 
 class _Search:
@@ -165,8 +172,9 @@ def plan(request: Wanted, machine: Machine) -> Plan:
     search = _Search(request, machine)
     for choices in _choices(request, machine.per_host):
         search.among(choices)
-    if not search.best and "cp" not in request.fixed:
-        for choices in _choices(request, machine.per_host, short=True):
+    short = _choices(request, machine.per_host, short=True)
+    if not search.best or min(search.best.values(), key=lambda one: one.time.total).time.binds != "compute":
+        for choices in short:
             search.among(choices)
     what = f"{request.model.name} on {request.gpus} GPUs"
     if search.least is None or search.smallest is None:
@@ -184,13 +192,30 @@ def plan(request: Wanted, machine: Machine) -> Plan:
     if not search.best:
         degrees = ", ".join(f"{name} {getattr(search.smallest.layout, name)}" for name in DIMENSIONS)
         room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (request.room or 0.0, search.least.total))
+        more = f"more GPUs, or more memory: {least_gpus(search.smallest, request.room or 0.0)}"
+        more = next((f"{gpus} GPUs, or more memory" for gpus in _enough(request, machine.per_host)), more)
         raise AnalysisError(
-            f"no layout of {what} fits {room}; the least, {least}, has {degrees}; use more GPUs, or more memory: "
-            f"{least_gpus(search.smallest, request.room or 0.0)}",
-            code="never-fits",
+            f"no layout of {what} fits {room}; the least, {least}, has {degrees}; use {more}", code="never-fits"
         )
     order = sorted(search.best.values(), key=lambda planned: planned.time.total)
-    return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
+    return Plan(tuple(order), search.tried, search.too_large, dict(search.refused), any(short))
+
+
+def _enough(request: Wanted, per_host: int) -> Iterator[int]:
+    """Numbers of GPUs of the next whole hosts that can hold the model."""
+    first = request.gpus // per_host + 1
+    for gpus in range(first * per_host, (first + _MORE_HOSTS) * per_host, per_host):
+        more = replace(request, gpus=gpus)
+        steps = chain(_choices(more, per_host), _choices(more, per_host, short=True))
+        if any(memory(choices[-1], kernels=request.kernels).total <= (request.room or 0.0) for choices in steps):
+            yield gpus
+
+
+def with_reserve(request: Wanted, machine: Machine) -> Planned | None:
+    """The fastest layout that fits even if it needs ``MOST_MEMORY`` times the computed memory; None if none does."""
+    with suppress(UsageError, AnalysisError):
+        return plan(replace(request, room=(request.room or 0.0) / MOST_MEMORY), machine).layouts[0]
+    return None
 
 
 def _suggest(request: Wanted) -> str:
@@ -221,8 +246,10 @@ def _choices(request: Wanted, per_host: int, *, short: bool = False) -> Iterator
     """Steps for every choice of degrees, micro-batch and interleaved parts.
 
     Each list has more and more recomputation and zero, and needs less and less memory. short: only those in which cp
-    leaves a rank less than ``of_sequence`` tokens of a sequence, which are tried if nothing else fits.
+    leaves a rank less than ``of_sequence`` tokens of a sequence; none if cp is fixed.
     """
+    if short and "cp" in request.fixed:
+        return
     most = None if "cp" in request.fixed else max(1, request.sequence // request.of_sequence)
     fixed = {name: value for name, value in request.fixed.items() if name in DIMENSIONS}
     for layout in _dividing(request):
@@ -292,7 +319,8 @@ class Closing:
     low_seconds, high_seconds: its predicted 95 % interval (None: unknown). measured_seconds: of its steps (None: not
     measured, or too far from predictions). gains: relative change of its time with twice the network, memory rate or
     GPU. narrowed_seconds: half of the interval of such a layout, once a step is measured. not_validated:
-    operations whose calls were not measured, or failed validation; the largest has S = largest_bytes.
+    operations whose calls were not measured, or failed validation; the largest has S = largest_bytes. memory_share: of
+    a GPU's memory (None: unknown).
     """
 
     low_seconds: float | None
@@ -303,6 +331,12 @@ class Closing:
     never_held: Sequence[str]
     not_validated: Sequence[str]
     largest_bytes: int
+    memory_share: float | None
+
+    @property
+    def tight(self) -> bool:
+        """Whether the memory may not suffice, by the errors of its computation."""
+        return (self.memory_share or 0.0) * MOST_MEMORY > 1
 
 
 TimedSteps = Sequence[tuple[Step, float]]
@@ -315,9 +349,9 @@ def measured_seconds(step: Step, measured: TimedSteps) -> float | None:
     return median(same) if same else None
 
 
-def closing(best: Planned, machine: Machine, measured: TimedSteps = ()) -> Closing:
+def closing(best: Planned, machine: Machine, measured: TimedSteps = (), room: float | None = None) -> Closing:
     """What limits the fastest layout, what would make it faster, and what one measured step of it would tell if it is
-    not among those ``measured``.
+    not among those ``measured``. room: bytes of a GPU.
     """
     step, now = best.step, best.time.total
     low, high = best.ends(machine) or (None, None)
@@ -341,6 +375,7 @@ def closing(best: Planned, machine: Machine, measured: TimedSteps = ()) -> Closi
         tuple(never_held(step, machine)),
         sorted({row.op for row in doubtful}),
         max((row.size_bytes for row in doubtful), default=0),
+        None if room is None else best.memory.total / room,
     )
 
 

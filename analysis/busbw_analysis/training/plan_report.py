@@ -10,6 +10,7 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
 from busbw_analysis.report.plots import save
+from busbw_analysis.training.held import MOST_GPUS, MOST_MEMORY
 from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients, gigabytes, layout_text, percent_of
 from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.plan import (
@@ -29,6 +30,7 @@ from busbw_analysis.training.plan import (
     plan,
     scaling,
     sensitivity,
+    with_reserve,
 )
 from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.step_time import Machine, StepTime
@@ -66,48 +68,74 @@ def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) 
     now, low, high = summary.measured_seconds or best.time.total, summary.low_seconds, summary.high_seconds
     within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)}, 95 %)"
     within = within if summary.measured_seconds is None else " (measured)"
-    share = percent_of(best.share_of_peak(peak, causal=machine.causal) * best.time.total / now)
-    of_peak = f"MFU {share} %, " if peak != machine.speed.flop_per_second else ""
-    gains = ", ".join(
-        f"twice the {_GAINS[name]} gives {format_seconds(now * (1 + change))} ({100 * change:+.0f} %)"
-        for name, change in summary.gains.items()
-    )
+    share = best.share_of_peak(peak, causal=machine.causal) * best.time.total
+    of_peak = f"MFU {percent_of(share / now)} %"
+    if summary.measured_seconds is None and low is not None and high is not None:
+        of_peak += f" ({percent_of(share / high)} to {percent_of(share / low)} %)"
+    of_peak = f"{of_peak}, " if peak != machine.speed.flop_per_second else ""
+    filled = f"; a rank fills {percent_of(summary.memory_share or 0.0)} % of its memory" if summary.tight else ""
+    gains = ", ".join(f"twice the {_GAINS[name]} {gain(now, change)}" for name, change in summary.gains.items())
     return (
         f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}. A step takes {format_seconds(now)}{within}, "
-        f"{of_peak}bound by {best.time.binds}. {gains[0].upper()}{gains[1:]}{_narrowed(best, summary)}"
+        f"{of_peak}bound by {best.time.binds}{filled}. {gains[0].upper()}{gains[1:]}{_next(best, summary)}"
     )
 
 
-def _narrowed(best: Planned, summary: Closing) -> str:
-    """What a measured step of this layout would add to what is known; empty if it would add little."""
+def gain(now: float, change: float) -> str:
+    """What a relative change makes of a time, as far as its digits show it."""
+    then, share = format_seconds(now * (1 + change)), f"{100 * change:+.0f} %"
+    if round(100 * change) == 0:
+        return "changes nothing"
+    return f"gives {share}" if then == format_seconds(now) else f"gives {then} ({share})"
+
+
+def _next(best: Planned, summary: Closing) -> str:
+    """What a measured step of this layout would add to what is known; empty if it would add nothing."""
     now, low, high = best.time.total, summary.low_seconds, summary.high_seconds
-    if low is None or high is None or summary.narrowed_seconds >= _NARROWER * (high - low) / 2:
+    if low is None or high is None or summary.measured_seconds is not None:
         return ""
-    return (
-        ". One measured step of this layout (--measured) would replace this prediction, and give other layouts ± "
-        f"{100 * summary.narrowed_seconds / now:.0f} % instead of {100 * (low / now - 1):+.0f} to "
-        f"{100 * (high / now - 1):+.0f} %"
+    narrowed = (
+        f", and gives other layouts ± {100 * summary.narrowed_seconds / now:.0f} % instead of "
+        f"{100 * (low / now - 1):+.0f} to {100 * (high / now - 1):+.0f} %"
+        if summary.narrowed_seconds < _NARROWER * (high - low) / 2
+        else ""
     )
+    option = f"--measured '{layout_text(best.step)}: TIME'"
+    return f". Next: run one step and add {option}, which replaces this prediction{narrowed}"
 
 
-def plan_trust(best: Planned, summary: Closing, machine: Machine) -> Iterator[Paragraph]:
-    """What the answer does not rest on, and the command that would measure it."""
+def plan_trust(best: Planned, summary: Closing, machine: Machine, reserved: Planned | None) -> Iterator[Paragraph]:
+    """What the answer does not rest on, and the command that would measure it. reserved: with memory to spare."""
+    if summary.tight:
+        instead = "no layout has so much to spare"
+        if reserved is not None:
+            more = 100 * (reserved.time.total / best.time.total - 1)
+            instead = f"the fastest with so much to spare: {layout_text(reserved.step)} ({more:+.0f} %)"
+        yield Paragraph(f"Measured memory was up to {MOST_MEMORY:g} times the computed one; {instead}", tone="caution")
+    if summary.never_held:
+        never = " or ".join(summary.never_held)
+        yield Paragraph(f"No step {never} was ever held against a measurement.", tone="caution")
     if summary.not_validated:
         largest = min(max(_LARGEST[0], summary.largest_bytes), _LARGEST[1])
         top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
         backend = "" if machine.gpu is None else " --backend nccl"
+        prices = best.time.prices
+        doubt = (
+            "No call was measured: all their times are by datasheets and assumed latencies"
+            if all(price.low is None for price in prices)
+            else f"{best.not_validated} of {counted(len(prices), 'kind')} of calls are NOT VALIDATED: their times are "
+            "assumed or badly fitted"
+        )
+        where, run = "on two numbers of hosts, such as 2 and 4, and add each run", "srun busbw run"
+        if not any(price.far for price in prices):
+            where, run = "on one host, and add the run", f"busbw run --ranks {best.step.layout.gpus}"
         yield Paragraph(
-            f"{best.not_validated} of {counted(len(best.time.prices), 'kind')} of calls are NOT VALIDATED: their times "
-            "are assumed or badly fitted; measure them on two numbers of hosts, such as 2 and 4, and add each run by "
-            f"--from: srun busbw run{backend} --op "
-            f"{','.join(summary.not_validated)} --sizes '1KiB..{top}*8,{top}'",
+            f"{doubt}; measure them {where} by --from: {run}{backend} --op {','.join(summary.not_validated)} --sizes "
+            f"'1KiB..{top}*8,{top}'",
             tone="caution",
         )
     if best.extrapolated:
         yield Paragraph(f"EXTRAPOLATED: {best.extrapolated[0]}", tone="caution")
-    if summary.never_held:
-        never = " or ".join(summary.never_held)
-        yield Paragraph(f"No step {never} was ever held against a measurement.", tone="caution")
 
 
 def plan_tables(
@@ -121,24 +149,30 @@ def plan_tables(
 ) -> Iterator[Table]:
     """The fastest layouts with the parts of their steps."""
 
+    def seconds(planned: Planned) -> float:
+        return measured_seconds(planned.step, measured) or planned.time.total
+
     def interval(planned: Planned) -> str | None:
-        if (known := measured_seconds(planned.step, measured)) is not None:
-            return f"{format_seconds(known)} measured"
+        if measured_seconds(planned.step, measured) is not None:
+            return f"measured, {format_seconds(planned.time.total)} predicted"
         ends = planned.ends(machine)
         return None if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
+
+    def share(planned: Planned, seconds: float) -> float:
+        return planned.share_of_peak(peak, causal=machine.causal, seconds=seconds)
 
     def exposed(name: str) -> Column[Planned]:
         return Column(name, lambda planned: planned.time.parts[name] or None, format_seconds)
 
     columns: tuple[Column[Planned], ...] = (
         Column("layout", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
-        Column("step", lambda planned: planned.time.total, format_seconds),
+        Column("step", seconds, format_seconds),
         *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
         Column("compute", lambda planned: planned.time.compute, format_seconds),
         exposed("bubble"),
         *map(exposed, dimensions_used(kept)),
         Column("bound by", lambda planned: planned.time.binds),
-        Column("of peak", lambda planned: planned.share_of_peak(peak, causal=machine.causal), percent_of, "%"),
+        Column("of peak", lambda planned: share(planned, seconds(planned)), percent_of, "%"),
         Column("memory of a rank", lambda planned: planned.memory.total, gigabytes),
     )
     best = kept[0]
@@ -147,7 +181,10 @@ def plan_tables(
     extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
-        f"{plan.tried} layouts were predicted, {plan.too_large} do not fit; the fastest of equal degrees is shown",
+        f"{counted(plan.tried, 'layout')} predicted, {plan.too_large} too large; the fastest of equal degrees is shown",
+        f"cp that leaves a rank less than {request.of_sequence} tokens of a sequence was not tried; --layout cp=… does"
+        if plan.short
+        else "",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
         f"first layout in other commands: --layout={layout_text(best.step)}",
         "others: layout_option of each in --json" if len(kept) > 1 else "",
@@ -193,6 +230,9 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
         f"{words}, with other dp, if it fits in memory",
         "weak: the batch grows with the GPUs; strong: it is fixed, and cp grows once every replica has one micro-batch",
         *takes,
+        f"no step on more than {MOST_GPUS} GPUs was ever held against a measurement"
+        if any(gpus > MOST_GPUS for _, gpus, _ in rows)
+        else "",
     )
 
 
@@ -279,8 +319,8 @@ def planned_model(questions: Questions, model: Model) -> Iterator[Block]:
         return
     assumed = {**on.assumed, "gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
     best, peak = planned.layouts[0], on.peak or on.machine.speed.flop_per_second
-    summary = closing(best, on.machine)
+    summary = closing(best, on.machine, room=on.room)
     yield Paragraph(plan_answer(best, summary, on.machine, peak))
-    yield from plan_trust(best, summary, on.machine)
+    yield from plan_trust(best, summary, on.machine, with_reserve(request, on.machine) if summary.tight else None)
     yield from plan_tables(request, planned, planned.layouts[:_TOP], on.machine, peak, assumed)
     yield from change_tables(sensitivity(best, on.machine), scaling(best, on.machine, on.room), best)

@@ -159,17 +159,21 @@ class Prices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Prices from the rates and delays of a GPU: the faster of a ring and a tree, both with the bytes of a ring.
+    """Prices from the rates and delays of a GPU, with the bytes of a ring.
 
     A group with several ranks on a host uses the cards of all of them. If GPUs share cards, and no two ranks of a group
     have the same, it uses one part of one card: a ring leaves a host by the card that it enters by, which is far from
-    the other ranks (https://github.com/NVIDIA/nccl/issues/412). Ring: one delay per hop through all ranks, twice
-    for all_reduce. Tree: one delay per doubling of hosts, and of ranks on one. An all_to_all is pairwise, and its
-    traffic to other hosts uses each rank's own card.
+    the other ranks (https://github.com/NVIDIA/nccl/issues/412). Latency: one delay per doubling of hosts, and of ranks
+    on one, twice for all_reduce. An all_gather or reduce_scatter between hosts with several ranks is a ring, as in NCCL
+    (only one rank a host has PAT): one delay per hop through all ranks, if that is longer. An all_to_all is pairwise,
+    and its traffic to other hosts uses each rank's own card.
+
+    hops: seconds of a ring's hop inside and between hosts; None: the delays
     """
 
     rates: Rates
     origin: str = "the network as described"
+    hops: tuple[float, float] | None = None
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """The price of one call, without an interval."""
@@ -177,16 +181,19 @@ class Described:
         if op == "send_recv":
             delay = rates.outer_delay if far else rates.inner_delay
             return Price(delay, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
-        by_ring = (group.hosts - 1) * rates.outer_delay + (group.ranks - group.hosts) * rates.inner_delay
+        ring = op in {"all_gather", "reduce_scatter"} and far and group.each > 1
+        inner, outer = (ring and self.hops) or (rates.inner_delay, rates.outer_delay)
+        by_ring = (group.hosts - 1) * outer + (group.ranks - group.hosts) * inner
         if op in PERSONALISED:
             return Price(by_ring, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         times = 2 if op == "all_reduce" else 1
         out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()
-        doublings = out * rates.outer_delay + inside * rates.inner_delay
+        latency = times * (out * rates.outer_delay + inside * rates.inner_delay)
+        latency = max(latency, by_ring * ring)
         apart = group.at_once >= rates.sharing > 1  # far groups have every at_once-th rank of a host
         card = min(rates.inner, rates.outer * (1 if apart else group.each)) if far else rates.inner
         moving = (bus_factor(op, group.ranks) or 0.0) * size_bytes / card
-        return Price(times * min(by_ring, doublings), moving, far, self.origin)
+        return Price(latency, moving, far, self.origin)
 
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))

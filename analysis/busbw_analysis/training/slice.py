@@ -133,7 +133,7 @@ def _counts(verdicts: Sequence[StepVerdict]) -> Iterator[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _ends(numbers: Sequence[float]) -> tuple[float, float]:

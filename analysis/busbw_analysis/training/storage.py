@@ -140,7 +140,7 @@ def checkpoints(
     return Checkpoints(how, stops, written, young(stops, between_failures), best, share, loosely)
 
 
-def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkpoints]) -> str:
+def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkpoints], restart: float) -> str:
     """Whether the storage reads fast enough, how long a checkpoint stops training, and how often to save."""
     parts = [f"Training reads {format_rate(reading.bytes_per_second)}"]
     if rate is not None:
@@ -153,6 +153,7 @@ def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkp
     if intervals := [format_seconds(each.interval) for each in saved if each.interval is not None]:
         losses = (percent_of(each.lost) for each in saved if each.lost is not None)
         parts.append(f"save every {' or '.join(intervals)}, which loses {' or '.join(losses)} % of all time")
+        parts.append(f"with --restart {restart:g} s after each failure")
     return "; ".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from busbw.errors import UsageError, refuse_unknown
+from busbw.errors import UsageError, nearest, what_is_known
 from busbw.ops import limits
 from busbw.ops.limits import SourcedRow, refuse
 from busbw.runs.records import DTYPE_BYTES, Record
@@ -304,11 +304,18 @@ def samples(path: Path | None = None) -> dict[str, Sample]:
 
 
 def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:
-    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows, as ``what``."""
+    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows, as ``what``.
+
+    One with other numbers in its name is another model, not the one that was meant.
+    """
     plain = _plain(name)
     row = next((row for key, row in rows.items() if _plain(key) == plain), None)
     if row is None:
-        refuse_unknown(what, name, rows, code="model")
+        likely = nearest(name, rows)
+        if likely is not None and re.sub(r"\D", "", likely) != re.sub(r"\D", "", name):
+            likely = None
+        own = "; describe another, such as --model layers=32,hidden=4096" if what == "model" else ""
+        raise UsageError(f"{what} {name!r} is unknown; {what_is_known(list(rows), likely)}{own}", code="model")
     return row
 
 
