@@ -346,10 +346,10 @@ def _all_wrong(judgement: Judgement) -> bool:
 
 
 def _latency_only(judgement: Judgement) -> str:
-    """That all sizes of what could be judged show the latency only, whatever the peak is; "" if not."""
+    """That all sizes of logs show the latency only, which no model of logs judges, whatever the peak is; "" if not."""
     series = [curve.series for curve in judgement.curves if curve.series.key.op not in LOCAL | STORING]
     largest = max((point.size_bytes for of_op in series for point in of_op.points), default=0)
-    if band_of(largest) != "small":
+    if not judgement.from_logs or band_of(largest) != "small":
         return ""
     return sentences(f"not judged: sizes up to {format_size(largest)} show the latency only; measure 1 MiB and more")
 
