@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace as replace_struct
 from testing.fleets import scatter
+from testing.logs import LOGS
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main as busbw
@@ -415,6 +416,13 @@ def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(t
     document = json.loads(invoke(*paths, "--json").stdout)
     assert document["exit_code"] == 3
     assert [verdict["next_pairs"] for verdict in document["verdicts"]] == [[["n01", "n06"]]]
+
+
+def test_pairs_of_two_rates_are_not_called_equal() -> None:
+    """Tables of one log are of different ranks of its world, and more pairs are slow than fast."""
+    document = json.loads(invoke(str(LOGS / "nccl-tests-host-pairs.txt"), "--json").stdout)
+    assert document["exit_code"] == 3
+    assert [verdict["nodes"] for verdict in document["verdicts"]] == [["gn644"], ["gn284", "gn678"]]
 
 
 def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:

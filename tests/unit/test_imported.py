@@ -686,3 +686,71 @@ def test_a_host_that_is_called_unknown_is_a_host(log: Path) -> None:
     host = min(re.findall(r"Pid +\d+ on +(\S+)", text))
     log.write_text(text.replace(host, "unknown"), encoding="utf-8")
     assert "unknown" in judged(log).runs[0].run.environments
+
+
+def test_wrong_results_of_what_busbw_does_not_measure_are_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    of_hypercube = nccl_log(wrong="2.5e+06", footer="# Out of bounds values : 32 FAILED").replace(
+        "all_reduce", "hypercube"
+    )
+    end = (
+        "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated"
+    )
+    path.write_text(f"{nccl_log()}{of_hypercube.replace(' sum ', ' ')}{end}", encoding="utf-8")
+    answer = answer_of(judged(path))
+    assert (answer.status, [cause.code for cause in answer.causes]) == ("failed", ["wrong-data"])
+    assert "hypercube_perf reported 32" in answer.cause
+    assert answer.measured.startswith("48 of 48 cases")
+    path.write_text(f"{nccl_log()}{end}", encoding="utf-8")
+    assert "non-zero status." in answer_of(judged(path)).cause
+
+
+def test_what_a_tool_checks_only_out_of_place_had_no_verification_turned_off(tmp_path: Path) -> None:
+    path = log_in(tmp_path)
+    text = re.sub(r" 0$", " N/A", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    path.write_text(text, encoding="utf-8")
+    checks = {case.check.in_words for case in judged(path).cases if case.check.state == "not checked"}
+    assert checks == {"not checked (the tool checks only others of this table)"}
+
+
+def test_wrong_data_were_measured(tmp_path: Path) -> None:
+    answer = answer_of(judged(log_in(tmp_path, wrong="1")))
+    assert answer.headline.startswith("Wrong data: the tool counted 1 wrong value (")
+    assert "nothing" not in answer.trust.casefold()
+
+
+def test_columns_of_copies_to_a_host_are_gpus_whatever_the_heading_says(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    heading = "Running device_to_host_memcpy_ce.\nmemcpy CE GPU(row) -> CPU(column) bandwidth (GB/s)"
+    path.write_text(f"{heading}\n           0         1\n 0     25.97     26.00\n", encoding="utf-8")
+    assert [case.case.group for case in judged(path).cases] == ["0", "1"]
+
+
+def test_a_log_has_no_launches_to_complete(tmp_path: Path) -> None:
+    path = log_in(tmp_path, sizes=(1 << 20, 1 << 20, 1 << 21))
+    assert "launches complete" not in answer_of(judged(path)).measured
+
+
+def test_what_a_log_cannot_have_is_not_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(
+        "# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   3000.00\n", encoding="utf-8"
+    )
+    assert answer_of(judged(path)).headline.endswith("--hosts and --nics if its ranks are on several hosts.")
+    headline = answer_of(judged(path, LogFacts(hosts=1))).headline
+    assert "--no-baseline" not in headline
+    assert "busbw run" in headline
+
+
+@pytest.mark.parametrize("nics", [None, "8x400Gb/s"])
+def test_small_sizes_alone_show_the_latency_whatever_the_peak(nics: str | None, tmp_path: Path) -> None:
+    given = {} if nics is None else {"nics": nics}
+    judgement = judged(log_in(tmp_path, hosts=2, sizes=(32, 64)), LogFacts.stated(given, catalogue()))
+    assert "sizes up to 64 B show the latency only" in answer_of(judgement).headline
+
+
+def test_a_ring_at_line_rate_is_called_so(tmp_path: Path) -> None:
+    path = log_in(tmp_path, hosts=2)
+    for nics, at_line_rate in (("4x200Gb/s", True), ("4x4X NDR", False)):
+        curve = judged(path, LogFacts.stated({"nics": nics}, catalogue())).curves[0]
+        assert require_type(Peak, curve.peak).in_practice.endswith("at line rate") is at_line_rate

@@ -195,6 +195,7 @@ def test_the_network_that_nccl_uses_is_the_cause(tmp_path: Path) -> None:
     assert [cause.code for cause in answer(tmp_path, text, nics="64x400Gb/s").causes] == ["network-path"]
     assert not answer(tmp_path, "node1:4:5 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n").causes
     assert require(answer(tmp_path, text)).causes[0].code == "network-path"
+    assert answer(tmp_path, text).headline.startswith("The path over the network may be slow (see Why). Not judged")
 
 
 def test_evidence_is_the_cause_where_hosts_are_unknown(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from busbw.runs.records import (
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.system.named import Cards, cards_named, gpu_named, gpus_meant
-from busbw.units import format_size, listed, parse_size
+from busbw.units import counted, format_size, listed, parse_size
 from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, differences, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
@@ -285,8 +285,10 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
     candidates = deduce.fits(rows, op, rows[0].ranks)
     fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
     if fit is None and op is None:
-        fitting = f"; its columns fit {' and '.join(candidate.op for candidate in candidates)}" if candidates else ""
-        message = f"{where}: the log names no operation{fitting}; name it with --op"
+        names = [candidate.op for candidate in candidates]
+        fitting = f"; its columns fit {' and '.join(names)}" if names else ""
+        options = " or ".join(f"--op {name}" for name in names or ["OP"])
+        message = f"{where}: the log names no operation{fitting}; name it with {options}"
         raise LogError(message, code="no-op")
     if fit is None or fit.ranks is None:
         message = f"{where}: the log does not contain the number of ranks; give it with --ranks"
@@ -453,7 +455,13 @@ def _rows(
     assumed = False
     for table in tables:
         blocks: Counter[tuple[Case, tuple[int, ...]]] = Counter()
-        refused = bool(table.out_of_bounds) and all(row.check != "wrong" for row in table.rows)
+        checks = {row.check for row in table.rows}
+        refused = bool(table.out_of_bounds) and "wrong" not in checks
+        off = (
+            "verification was off in the tool"
+            if checks.isdisjoint({"verified", "wrong"})
+            else "the tool checks only others of this table"
+        )
         for row in table.rows:
             size, guessed = _size(row, table, tool, facts)
             time = _seconds(row, size)
@@ -477,7 +485,7 @@ def _rows(
                 calls=len(samples) or row.iterations,
                 bus_factor=OPS[case.op].factor(len(ranks)),
                 wire_bytes=OPS[case.op].wire_bytes(len(ranks), case.size_bytes),
-                check=_check(row, table, refused=refused and row.check != "verified"),
+                check=_check(row, table, off, refused=refused and row.check != "verified"),
                 line=row.line,
                 samples_ns=samples,
                 rank_samples_ns=of_ranks if whole and samples else (),
@@ -610,14 +618,15 @@ def _settings(row: Aggregate, op: Op) -> Settings | None:
     return HostSettings(pinning="pinned") if op.host_memory else None
 
 
-def _check(row: Aggregate, table: Table, *, refused: bool) -> Check:
+def _check(row: Aggregate, table: Table, off: str, *, refused: bool) -> Check:
     if row.check == "wrong" or refused:
         count = row.wrong_elements or (table.out_of_bounds if refused else 0) or 0
         which = " in this table, without naming the rows" if refused else ""
-        wrong = f"counted {count} wrong values" if count else "reports wrong values"
+        wrong = f"counted {counted(count, 'wrong value')}" if count else "reports wrong values"
         reason = f"the tool {wrong}{which} (line {row.line})"
         return Check(state="wrong", wrong_elements=count, reason=reason)
     if row.check == "verified" or (row.check is None and table.out_of_bounds == 0 and "error" in row.others):
         return Check(state="verified")
-    why = "verification was off in the tool" if row.check == "not checked" else "the log has no verification result"
-    return Check(state="not checked", reason=why)
+    return Check(
+        state="not checked", reason=off if row.check == "not checked" else "the log has no verification result"
+    )

@@ -38,7 +38,7 @@ def ended_in_words(stored: StoredRun) -> tuple[str, ...]:
         ended = [f"The log {log.file} {ends}{'' if end.reason is None else f': {end.reason}'}"]
     else:
         ended = [f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"]
-    incomplete = progress.complete < progress.planned
+    incomplete = progress.complete < progress.planned and stored.run.imported is None
     return (*ended, *([f"{progress.in_words()}; {resuming(stored)} measures the rest"] if incomplete else []))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from busbw.ops import LOCAL, PAIRED
+from busbw.ops import LOCAL, PAIRED, STORING
 from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
@@ -181,7 +181,9 @@ def answer_of(judgement: Judgement) -> Answer:
         or (
             _headline(judgement, status, causes, verdicts)
             if bands or any(part.statuses for part in parts)
-            else _unjudged(judgement, status, parts, contrast=contrast)
+            else _unjudged(
+                judgement, status, parts, causes, "slower than other results of the same run" if contrast else ""
+            )
         ),
         bands=bands,
         cause=sentences(*(cause.text for cause in causes), unexplained),
@@ -302,23 +304,27 @@ def _rate_or_time(verdict: Verdict) -> str:
     return format_time(verdict.time_ns) if verdict.busbw is None else format_rate(verdict.busbw)
 
 
-def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart], *, contrast: bool) -> str:
-    """Why nothing was judged, and what would change that; ``contrast``: a cause says what is slower than the rest."""
+def _unjudged(
+    judgement: Judgement, status: Status, parts: Sequence[AnswerPart], causes: Sequence[Cause], contrast: str
+) -> str:
+    """Why nothing was judged, and what would change that; ``contrast``: that a cause names what is slower, or ""."""
     if all(row.state != "measured" for row in judgement.cases):
         reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.cases if row.reasons))
         more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
-        return f"Nothing was measured: {reasons[0]}{more}." if reasons else "Nothing was measured."
+        nothing = "" if _all_wrong(judgement) else "nothing was measured: "
+        return sentences(f"{nothing}{reasons[0]}{more}" if reasons else "nothing was measured")
     if status == "failed":
         return _HEADLINES[status]
     pair = _slowest_pair(judgement)
     explanations = (
         sentences(*(part.unjudged for part in parts)),
-        sentences(pair, "pairs are compared with each other, not with a peak") if pair else "",
-        "Slower than other results of the same run." if contrast else "",
+        sentences(contrast, pair, "pairs are compared with each other, not with a peak") if pair else contrast,
+        _latency_only(judgement),
         sentences(*(part.shown_instead for part in parts)),
     )
     if reason := next(filter(None, explanations), ""):
         return reason
+    faults = [cause.fault for cause in causes]
     logs = [stored.run.imported for stored in judgement.runs if stored.run.imported is not None]
     if several := [note.text for log in logs for note in log.notes if note.code == SEVERAL_GPUS]:
         return sentences(f"not judged: {several[0]}")
@@ -326,11 +332,26 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart],
         f"--{name}" for name in dict.fromkeys(name for stored in judgement.runs for name in to_be_given(stored.run))
     ]
     if options:
-        example = ", such as --nics 8x400Gb/s" if "--nics" in options else ""
+        if options == ["--hosts"] and {row.case.device for row in judgement.cases} == {"cpu"}:
+            options[:] = ["--hosts and --nics if its ranks are on several hosts"]
+        example = " COUNTxRATE of one host (8x400Gb/s: eight ports of 400 Gb/s)" if "--nics" in options else ""
         example = example or (", across hosts also --nics" if "--hosts" in options else "")
         missing = f"give the facts that the log lacks with {', '.join(options)}{example}"
-        return sentences(f"not judged: {_NO_REFERENCE}", missing)
-    return sentences(f"not judged: {_lacks(judgement)}")
+        return sentences(*faults, f"not judged: {_NO_REFERENCE}", missing)
+    return sentences(*faults, f"not judged: {_lacks(judgement)}")
+
+
+def _all_wrong(judgement: Judgement) -> bool:
+    return all(row.cause == "wrong_data" for row in judgement.cases)
+
+
+def _latency_only(judgement: Judgement) -> str:
+    """That all sizes of logs show the latency only, which no model of logs judges, whatever the peak is; "" if not."""
+    series = [curve.series for curve in judgement.curves if curve.series.key.op not in LOCAL | STORING]
+    largest = max((point.size_bytes for of_op in series for point in of_op.points), default=0)
+    if not judgement.from_logs or band_of(largest) != "small":
+        return ""
+    return sentences(f"not judged: sizes up to {format_size(largest)} show the latency only; measure 1 MiB and more")
 
 
 def _lacks(judgement: Judgement) -> str:
@@ -423,7 +444,7 @@ def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
     clauses = [
         done,
         f"{world} on {judgement.facts.hosts_in_words}",
-        f"{complete} of {planned} launches complete" if complete < planned else "",
+        f"{complete} of {planned} launches complete" if complete < planned and not judgement.from_logs else "",
         "all data verified" if checks == {"verified"} and not wrong else "",
     ]
     pair = _slowest_pair(judgement) if judgement.verdicts else ""
@@ -488,7 +509,7 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     launches, scatter = fewest_made(judgement), scatter_of(judgement)
     pooled = _pooled(judgement)
     if not launches:
-        return 0, ("nothing was measured", pooled)
+        return 0, ("all data are wrong" if _all_wrong(judgement) else "nothing was measured", pooled)
     if judgement.from_logs:
         return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
     codes = {finding.code for finding in judgement.findings}

@@ -20,6 +20,7 @@ from busbw_analysis.models.costs import GLOO, MPI, Parameters
 from busbw_analysis.peaks.peaks import Peak
 
 FOUND_WITH: Final = {
+    "wrong-data": ("wrong-results",),
     "slow-link": ("slow-host", "slow-rank", "slow-pair"),
     "no-end": ("interrupted",),
     "doubted-reference": ("disturbed",),
@@ -130,7 +131,7 @@ def _after_wrong_data(judgement: Judgement) -> str:
     """Resuming a run does not repeat them, either."""
     native = any(stored.run.imported is None for stored in judgement.runs)
     again = "measure these cases again in a new run (--resume does not repeat them)" if native else "run the tool again"
-    return f"{again}; if their data stay wrong, do not use this backend here, and report it to its authors"
+    return f"{again}; if data stay wrong, do not use this backend here, and report it to its authors"
 
 
 def _lacks(stored: StoredRun) -> bool:
@@ -337,9 +338,14 @@ def _evidence(code: str) -> _Rule:
         lambda judgement: "; ".join(finding.claim for finding in seen(judgement)[:_MOST_CAUSES]),
         always=False,
         unjudged=True,
+        fault=lambda _: _PATHS.get(code, ""),
     )
 
 
+_PATHS: Final = {
+    "network-path": "the path over the network may be slow (see Why)",
+    "host-path": "the path between GPUs may be slow (see Why)",
+}
 _ALL_GPUS: Final = "start it with all GPUs (-g N), or build it with MPI=1 and start it with mpirun"
 CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",

@@ -36,7 +36,7 @@ from busbw_analysis.models.results import Results
 Severity = Literal["bad", "caution", "note"]
 
 CODES: Final = (
-    *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
+    *("wrong-data", "wrong-results", "failed", "no-end", "interrupted", "unknown-op"),
     *("store", "not-checked", "shared-resources", "counters-slow-host"),
     *("straggler", "slow-host", "slow-rank", "slow-pair"),
     *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "slow-peers", "oversubscribed"),
@@ -181,7 +181,8 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
             yield Finding("note", "unknown", (lacks, f"Verdicts that need them are missing; add {options}"))
         for note in log.notes:
             where = "" if note.line is None else f", line {note.line}"
-            severity: Severity = "caution" if note.code in _DOUBTFUL else "note"
+            wrong = note.code == "wrong-results"
+            severity: Severity = "bad" if wrong else "caution" if note.code in _DOUBTFUL else "note"
             text = f"{note.text} ({log.file}{where})" if note.code in EVIDENCE else f"{log.file}{where}: {note.text}"
             yield Finding(severity, note.code, (text,))
 
@@ -189,7 +190,7 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
 _DOUBTFUL: Final = frozenset(
     {
         *("gib-as-gb", "size-per-rank", "no-bus-factor", "rate-differs", "one-rank"),
-        *("wrong-results", "failed-test", "unfinished", "unfinished-line", "dropped", "repeated-header"),
+        *("failed-test", "unfinished", "unfinished-line", "dropped", "repeated-header"),
         *("assumed-size", "deduced", TABLES_APART),
         *EVIDENCE,
     }

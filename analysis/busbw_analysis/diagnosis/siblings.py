@@ -23,10 +23,10 @@ from busbw_analysis.diagnosis.pairs import UPPER_QUARTILE_TO_SIGMA, PairMatrix
 
 Code = Literal["slow-gpu", "slow-nic", "slow-host", "collapse", "asymmetric", "slow-peers"]
 
-_SLOW: Final = 0.7
+SLOW: Final = 0.7
 """Share of the usual rate below which a part is slow: of one number, as for a line of a pair matrix in one launch."""
 _SLOW_OF_TWO: Final = 0.5
-_NORMAL: Final = 0.85
+NORMAL: Final = 0.85
 """Share of the fastest rate from which on a group of hosts clears all of them."""
 _SIGMAS: Final = 4.0
 _LEAST_SIGMA: Final = 0.05
@@ -155,7 +155,7 @@ def _least_apart(others_ns: Sequence[float]) -> float:
         return -math.log(_SLOW_OF_TWO)
     logs = np.log(others_ns)
     sigma = UPPER_QUARTILE_TO_SIGMA * float(np.quantile(np.abs(logs - np.median(logs)), 0.75))
-    return max(-math.log(_SLOW), _SIGMAS * max(sigma, _LEAST_SIGMA))
+    return max(-math.log(SLOW), _SIGMAS * max(sigma, _LEAST_SIGMA))
 
 
 def _pcie(rate: float, usual: float, rows: Catalogue) -> str:
@@ -178,8 +178,8 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
         if curve.key.op in LOCAL or len({part.hosts for part in parts}) < len(parts):
             continue
         fastest_ns = min(part.point.time_ns for part in parts)
-        normal = [part for part in parts if fastest_ns / part.point.time_ns >= _NORMAL]
-        slow = [part for part in parts if fastest_ns / part.best_ns < _SLOW]
+        normal = [part for part in parts if fastest_ns / part.point.time_ns >= NORMAL]
+        slow = [part for part in parts if fastest_ns / part.best_ns < SLOW]
         if not slow or len(normal) + len(slow) < len(parts):
             continue
         cleared = {host for part in normal for host in part.hosts}
@@ -240,7 +240,7 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
             continue
         slow, fast = sorted(best, key=lambda op: -best[op].time_ns)
         ratio = best[fast].time_ns / min(best[slow].launch_medians_ns)
-        if ratio < _SLOW:
+        if ratio < SLOW:
             rates = [format_rate(best[op].algbw or 0.0) for op in (slow, fast)]
             text = f"GPU {ranks[0]}: {slow} has {rates[0]}, {fast} {rates[1]} ({ratio:.0%})"
             yield Contrast("asymmetric", f"GPU {ranks[0]}", ratio, text)
@@ -252,7 +252,7 @@ def _slow_peers(matrices: Sequence[PairMatrix]) -> Iterator[Contrast]:
         if (direct.op, driven.op) != ("peer_copy", "peer_copy_driver") or direct.size_bytes != driven.size_bytes:
             continue
         rates = [float(np.nanmedian(matrix.rate)) for matrix in (direct, driven)]
-        if rates[0] < _SLOW * rates[1] and direct.size_bytes >= _COLLAPSE_SIZE:
+        if rates[0] < SLOW * rates[1] and direct.size_bytes >= _COLLAPSE_SIZE:
             with_access, without = map(format_rate, rates)
             share = f"{rates[0] / rates[1]:.0%}"
             text = f"copies between GPUs have {with_access} with peer access, {without} without ({share})"
@@ -274,7 +274,7 @@ def _unequal_pairs(matrix: PairMatrix) -> Iterator[Contrast]:
         ranks = [matrix.ranks[place] for place in (pair if log > 0 else pair[::-1])]
         slow, fast = (pair, pair[::-1]) if log > 0 else (pair[::-1], pair)
         sure = not matrix.low_ns[slow] <= matrix.high_ns[fast]
-        if abs(log) <= max(-math.log(_SLOW), _SIGMAS * sigma) or not sure or named & set(ranks):
+        if abs(log) <= max(-math.log(SLOW), _SIGMAS * sigma) or not sure or named & set(ranks):
             continue
         ratio = math.exp(-abs(log))
         rates = [format_rate(float(matrix.rate[way])) for way in (slow, fast)]

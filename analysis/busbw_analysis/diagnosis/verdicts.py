@@ -221,7 +221,7 @@ def _judge(
     reached = _share_of(curve.peak, share) if isinstance(curve.peak, Peak) else ""
     if near <= share < NEAR_PEAK and isinstance(curve.peak, Peak) and (practical := curve.peak.practical_busbw):
         of_practical = 100 * share * (curve.peak.busbw or 0.0) / practical
-        reached = f"{reached}, {of_practical:.3g} % of the {format_rate(practical)} {curve.peak.in_practice}"
+        reached = f"{of_practical:.3g} % of the {format_rate(practical)} {curve.peak.in_practice} ({reached})"
     if share >= near and doubts.peak is None:
         return _Judged("as expected", reached, "peak", share)
     if model_ratio is not None:
@@ -303,7 +303,8 @@ def _judge_by_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
     never slow.
     """
-    text = f"{times(published.ratio)} the time at the published {published.rate_in_words}"
+    ratio = times(published.ratio)
+    text = f"{'as fast as' if ratio == '1×' else f'{ratio} the time of'} the published {published.rate_in_words}"
     reached = f"{text}, {judged.reached}" if judged.by == "peak" else text
     if judged.status not in {"slower", "not judged"}:
         return replace(judged, reached=reached)

@@ -1,12 +1,14 @@
 """From a run's ranks and rows to a fleet's nodes and rounds, and back: the controller of a run, and its replay."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import median
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from busbw.errors import UsageError
 from busbw.ops import OPS
@@ -18,10 +20,12 @@ from busbw.runs.records import Case, Failed, HostConditions, Imported, Measureme
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.diagnosis.siblings import NORMAL, SLOW
 from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
 from busbw_analysis.fleet.topology import Path_
-from busbw_analysis.fleet.verdicts import Device, FleetJudgement, judge
+from busbw_analysis.fleet.verdicts import Device, Evidence, FleetJudgement, Verdict, judge
 
 Members = tuple[tuple[int, ...], ...]
 """The ranks of each node."""
@@ -303,7 +307,40 @@ def _of_pairs(
     fleet = fleet_of(nodes, (), facts, topology)
     are_hosts = any(len(set(_hosts(stored.run, name))) > 1 for stored, name in zip(runs, names, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
-    return Judged(judge(whole, rounds, options, missing_devices(nodes, facts)), cases, in_rounds=False)
+    judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
+    if not judgement.verdicts and not fleet.switches:
+        judgement = replace(judgement, verdicts=tuple(_of_two_rates(rounds, cases)))
+    return Judged(judgement, cases, in_rounds=False)
+
+
+def _of_two_rates(rounds: Sequence[Round], cases: Sequence[Case]) -> Iterator[Verdict]:
+    """Who may be slow if every pair has one of two rates, far apart, at the largest size: of few pairs, nothing says
+    which is usual. Nodes of fast pairs are not suspect.
+    """
+    paired = [each for each in rounds if each.stage not in {"alone", "alone again"}]
+    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=None)
+    times: dict[tuple[int, int], float] = {}
+    for each in paired:
+        rows = zip(each.sender.tolist(), each.receiver.tolist(), each.seconds.tolist(), strict=True)
+        for *pair, seconds in rows if each.case == place else ():
+            times[pair[0], pair[1]] = min(seconds, times.get((pair[0], pair[1]), seconds))
+    fastest = min(times.values(), default=0.0)
+    fast = {pair: seconds for pair, seconds in times.items() if fastest / seconds >= NORMAL}
+    slow = {pair: seconds for pair, seconds in times.items() if fastest / seconds < SLOW}
+    two = len(fast) + len(slow) == len(times) and slow and min(slow.values()) / max(slow.values()) >= NORMAL
+    if place is None or not two:
+        return
+    cleared = {node: None for pair in fast for node in pair}
+    often = Counter(node for pair in slow for node in pair if node not in cleared)
+    suspects = by_key(
+        (tuple(node for node in pair if often[node] == max(often[end] for end in pair)), pair) for pair in slow
+    )
+    usual = median(fast.values())
+    for nodes, pairs in sorted(suspects.items(), key=lambda entry: -len(entry[1])):
+        seconds = median(slow[pair] for pair in pairs)
+        partner = next((node for node in cleared if not {(node, nodes[0]), (nodes[0], node)} & times.keys()), -1)
+        evidence = Evidence(place, seconds, usual, seconds / usual, len(pairs))
+        yield Verdict("undecided", nodes, evidence=(evidence,), next_pairs=((nodes[0], partner),))
 
 
 def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
@@ -321,6 +358,8 @@ def _times(stored: StoredRun, name: str | None) -> Iterable[_Time]:
     """The times of one or two nodes in a run."""
     nodes, ranks = nodes_of_ranks(_hosts(stored.run, name))
     node_of = {rank: nodes[node] for node, members in enumerate(ranks) for rank in members}
+    tables = by_key(((row.case.op, row.ranks), row.case.group) for row in stored.imported)
+    apart = all(len(set(groups)) == 1 for groups in tables.values())  # by its nodes alone, not also by NICs
     for row in stored.rows:
         if not isinstance(row, Measurement | Imported):
             continue
@@ -328,7 +367,10 @@ def _times(stored: StoredRun, name: str | None) -> Iterable[_Time]:
         for members, seconds, _ in of_groups:
             inside = list(dict.fromkeys(node_of[rank] for rank in members if rank in node_of))
             if inside and len(inside) <= 2:
-                yield _Time(row.case, inside[0], inside[-1], seconds)
+                of_nodes = {"group": _COLLECTIVE, "ranks": len(members), "nodes": len(inside)}
+                alike = isinstance(row, Imported) and apart
+                case = structs.replace(row.case, **of_nodes) if alike else row.case
+                yield _Time(case, inside[0], inside[-1], seconds)
 
 
 def _hosts(run: Run, name: str | None) -> Sequence[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.runs.records import JSON
-from busbw.units import format_rate
+from busbw.units import format_rate, listed
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.unavailable import Unavailable
@@ -24,6 +24,9 @@ from busbw_analysis.node.roofline import (
 from busbw_analysis.node.storage import Stored, stored
 from busbw_analysis.peaks.peaks import peak_as_json
 from busbw_analysis.report.slices import Placed, Slice
+
+_MOST: Final = 4
+"""Levels that the answer names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,11 @@ class Node:
 
     def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
         """The highest rates."""
-        listed = any(level.share is not None for level in self.levels)
+        shares = [
+            f"{level.kind} ({level.name}) {100 * level.share:.3g} %" for level in self.levels if level.share is not None
+        ]
         return AnswerPart(
-            shown_instead="not judged: the rates are listed beside the nominal rates of the hardware" if listed else "",
+            shown_instead=f"not judged; of the nominal rates were reached: {listed(shares, _MOST)}" if shares else "",
             rates=tuple(best_arithmetic(self.rooflines)),
             rates_without_busbw=tuple(self._best_memory()),
         )

@@ -440,6 +440,9 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
     if copied is None:
         tcp = hardware.facts.backend.transport == "gloo-tcp"
         least, ops = format_size(LEAST_COPY_BYTES), "memory_copy, tcp_stream and ping_pong" if tcp else "memory_copy"
+        if hardware.facts.is_log:
+            measured = "a log has no memory copies, which give the peak of ranks on one host: busbw run measures both"
+            return Unavailable("no-memory-copy", measured)
         return Unavailable(
             "no-memory-copy",
             f"memory_copy of {least} or more gives the peak of ranks on one host, and has no result on {host}: add "
@@ -557,7 +560,8 @@ def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float
     practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
     how = "the NICs of one GPU" if one_nic else "a ring over all hosts"
+    would = "would reach" if network.peak.practical else "would reach at line rate"
     if practical != carried:
         return replace(peak, practical=practical)
-    limited = replace(peak, practical=practical, in_practice=f"that {how} would reach")
-    return limited.with_clause(f"{how} would reach {busbw}")
+    limited = replace(peak, practical=practical, in_practice=f"that {how} {would}")
+    return limited.with_clause(f"{how} {would} {busbw}")

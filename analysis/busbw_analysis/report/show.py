@@ -314,9 +314,9 @@ def _number(number: CaseNumber, row: ShownRow) -> float | None:
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
     peaks = {
-        f"{format_rate(rate / row.peak_share)}, from {row.peak}": None
+        f"{format_rate(rate / row.peak_share)}{' of traffic' if row.traffic else ''}, from {row.peak}": None
         for row in rows
-        if row.peak_share and row.peak and (rate := row.algbw if row.busbw is None else row.busbw)
+        if row.peak_share and row.peak and (rate := row.busbw or row.traffic or row.algbw)
     }
     return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
 

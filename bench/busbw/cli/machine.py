@@ -1,6 +1,7 @@
 """The commands about the machine: ``busbw doctor`` and ``busbw peaks``."""
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,10 +160,14 @@ _MEASURED_BY: Final[dict[Name, str]] = {
     "PCIe": "busbw run --suite memory-gpu",
     "C2C": "busbw run --suite memory-gpu",
     "DRAM": "busbw run --suite memory",
-    "NIC": "srun --nodes 2 --ntasks-per-node 1 busbw run --suite quick",
+    "NIC": "{launcher} busbw run --suite quick",
     "NVMe": "busbw run --suite storage --path DIR",
 }
 """What measures the rate of a level whose peak is unknown."""
+_BY_SRUN: Final = "srun --nodes 2 --ntasks-per-node 1"
+_BY_TORCHRUN: Final = (
+    "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29400 --no-python"
+)
 
 
 def _next_steps(levels: Iterable[dict[str, JSON]]) -> list[str]:
@@ -173,6 +178,7 @@ def _next_steps(levels: Iterable[dict[str, JSON]]) -> list[str]:
 
 def level_rows(seen: Picture) -> list[dict[str, JSON]]:
     """The levels of a machine as rows; holders with equal values share a row."""
+    launcher = _BY_SRUN if shutil.which("srun") else _BY_TORCHRUN
     alike: dict[Level, list[Level]] = {}
     for level in seen.levels:
         alike.setdefault(replace(level, holder="", gpu=None), []).append(level)
@@ -186,7 +192,7 @@ def level_rows(seen: Picture) -> list[dict[str, JSON]]:
             "practical_source": None if level.peak is None else level.peak.practical_source,
             "direction": None if level.peak is None else level.peak.direction,
             "why": level.why,
-            "measured_by": _MEASURED_BY[level.name] if level.peak is None else None,
+            "measured_by": _MEASURED_BY[level.name].format(launcher=launcher) if level.peak is None else None,
             "source": None if level.peak is None else level.peak.source,
         }
         for level, members in alike.items()

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -263,14 +264,16 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
         }
         echo(json.dumps(document, indent=2))
         return
-    for case in planned.cases:
-        why = f"  skipped: {skipped[case]}" if case in skipped else ""
+    for case in to_come:
         details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
         way_of_call = "in place" if case.in_place else "out of place"
         timing = ", ".join([counted(case.ranks, "rank"), f"groups {case.group}", way_of_call, *timing_in_words(case)])
         # A step of training or a barrier has no buffers.
         size = units.format_size(case.size_bytes) if OPS[case.op].sized else ""
-        echo(f"{case.op:15} {size:>10}  {details:24} {timing}{why}")
+        echo(f"{case.op:15} {size:>10}  {details:24} {timing}")
+    for reason, count in Counter(skipped.values()).items():
+        of = {case.op: None for case, why in skipped.items() if why == reason}
+        echo(f"skipped: {counted(count, 'case')} of {units.listed(of)}: {reason}")
     for note in planned.adjusted:
         echo(f"size rounded: {note}", err=True)
     if references:

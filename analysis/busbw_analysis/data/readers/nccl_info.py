@@ -84,7 +84,7 @@ KINDS: Final = (
         ),
         "NCCL takes the interface {}, which other hosts do not reach",
     ),
-    Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
+    Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets{interface}"),
     Evidence(
         "sockets",
         re.compile(r"NET/OFI Selected [Pp]rovider is (tcp|sockets)\b"),
@@ -185,12 +185,12 @@ class Paths:
     def __init__(self) -> None:
         self.ports: dict[str, RdmaPort] = {}
         self._device, self._rated, self._active = "", "", False
-        self._interface = "an unknown interface"
+        self._interface = ""
 
     def evidence(self, text: str) -> Iterator[tuple[str, str]]:
         """Code and meaning of a line that :data:`LIKELY` matches."""
         if (match := _SOCKET.search(text)) is not None:
-            self._interface = match[1]
+            self._interface = f" of {match[1]}"
         for kind in KINDS:
             if (match := kind.pattern.search(text)) is not None:
                 yield kind.code, kind.text.format(*match.groups(), interface=self._interface)

@@ -69,6 +69,8 @@ class _Matrix:
         part = _PART.search(description)
         self.part = None if part is None else part[0]
         self.ends = _ARROW.split(description, maxsplit=1)
+        # Of copies from or to a host, the columns are always GPUs.
+        self.crossed = "GPU(row)" in description and "CPU(column)" in description
         self.op = _op_of(description if test is None else test)
 
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
@@ -89,7 +91,8 @@ class _Matrix:
 
     def _label(self, end: str, row: str, column: str) -> str:
         match = _END.search(end)
-        return "all" if match is None else f"{match[1]} {row if match[2] == 'row' else column}"
+        of_row = match is not None and (match[2] == "row") != (self.crossed and len(self.columns) > 1)
+        return "all" if match is None else f"{match[1]} {row if of_row else column}"
 
 
 def _op_of(name: str) -> str | None:

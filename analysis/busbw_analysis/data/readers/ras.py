@@ -87,7 +87,7 @@ def _named(rank: Mapping[str, object]) -> str:
 def _refuse(draft: Draft, groups: Mapping[str, list[_Group]]) -> NoReturn:
     texts = [words for kind, members in groups.items() if (words := _in_words(kind.split()[-1], members))]
     if not texts:
-        raise LogError(f"{draft.source}: NCCL's RAS names no rank that is behind", code="no-results")
+        raise LogError(f"{draft.source}: healthy as far as NCCL's RAS tells: no rank is behind", code="no-results")
     raise LogError(f"{draft.source}: NCCL's RAS says where the job hangs: {'; '.join(texts)}", code="hang")
 
 
