@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations
-from math import exp, log, sqrt
+from math import exp, log
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Final, Literal
@@ -336,25 +336,15 @@ def within(row: Row, time: float) -> tuple[float, float]:
     return time * kind.low, time * kind.high
 
 
-def _of_models(chosen: Iterable[Row]) -> Mapping[str, list[Row]]:
-    return by_key((f"{row.step.model.layers} × {row.step.model.hidden}", row) for row in chosen)
-
-
-def scatter(chosen: Iterable[Row]) -> float:
-    """Standard deviation of the logarithms of vTrain's steps around the mean of their model."""
-    of_vtrain = (row for row in chosen if row.of.startswith("vtrain"))
-    logs = [[log(row.seconds / row.predicted) for row in group] for group in _of_models(of_vtrain).values()]
-    return sqrt(
-        sum((each - mean(group)) ** 2 for group in logs for each in group) / sum(len(group) - 1 for group in logs)
-    )
-
-
 def after_one(chosen: list[Row]) -> tuple[float, float]:
     """Mean absolute error in percent of all rows but the first of each model, before and after it calibrates the
     machine.
     """
+    models_: dict[str, list[Row]] = {}
+    for row in chosen:
+        models_.setdefault(f"{row.step.model.layers} × {row.step.model.hidden}", []).append(row)
     before, errors = [], []
-    for first, *others in _of_models(chosen).values():
+    for first, *others in models_.values():
         before += [abs(100 * row.off) for row in others]
         factors = [factor.value for factor in calibrate(first.machine, [(first.step, first.seconds)]).factors]
         times = [step_time(row.step, slower(row.machine, *factors or (1, 1))).total for row in others]

@@ -55,11 +55,9 @@ class Node:
 
     def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
         """The highest rates."""
-        shares = [
-            f"{level.kind} ({level.name}) {100 * level.share:.3g} %" for level in self.levels if level.share is not None
-        ]
+        shares = [f"{100 * level.share:.3g} % of {level.kind}: {level.name}" for level in self.levels if level.share]
         return AnswerPart(
-            shown_instead=f"not judged; of the nominal rates were reached: {listed(shares, _MOST)}" if shares else "",
+            shown_instead=f"not judged: only nominal rates are known; reached are {listed(shares, _MOST)}" if shares else "",
             rates=tuple(best_arithmetic(self.rooflines)),
             rates_without_busbw=tuple(self._best_memory()),
         )

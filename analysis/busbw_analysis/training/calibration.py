@@ -7,7 +7,7 @@ posterior on a grid, errors of logarithms by Student's t (Gelman et al. 2013, Ba
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, log
 from statistics import median
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from busbw.units import counted, format_seconds
-from busbw_analysis.training.held import interval, kind_of
+from busbw_analysis.training.held import interval
 from busbw_analysis.training.layout import Step, gigabytes, layout_text
 from busbw_analysis.training.memory import Kernels, memory
 from busbw_analysis.training.prices import Group, Price, Prices
@@ -25,6 +25,10 @@ _UNCERTAIN: Final = {"kernels": 0.06, "calls": 0.06}
 """Standard deviations of the logarithms of both factors before a step is measured: those under which the part of
 ``tests/data/training/truth`` that parameters may be fitted on, and published steps, are likeliest (empirical Bayes:
 0.055 and 0.060, of 24 models and clusters).
+"""
+_STEP: Final = 0.05
+"""Scale of the logarithm of a step's time that both factors leave: between 0.02, of steps on B200 and of reports, and
+0.08, of vTrain's.
 """
 _LEFT: Final = 0.08
 """Standard deviation of what they leave, for intervals: that of vTrain's steps, in which 97 % are within theirs."""
@@ -137,8 +141,6 @@ def _fitted(
         return machine, ()
     uncertain = np.array(list(_UNCERTAIN.values()))
     normal = np.array([each in sure for each in measured])
-    # Student's t is as narrow at its middle as the normal distribution of what steps of the kind scatter.
-    scales = np.array([kind_of(step, machine.per_host).scatter for step, _ in measured]) * sqrt(1 + 1 / _FREEDOM)
     at, deviations = np.zeros(len(uncertain)), np.full(len(uncertain), _WIDE / _NARROW)
     scale = _LEFT
     for _ in range(_TURNS):
@@ -149,7 +151,7 @@ def _fitted(
         if normal.sum() >= _MANY:
             apart = left[normal] - np.median(left[normal])
             scale = max(_LEFT, _OF_MEDIAN * float(np.median(abs(apart))))
-        off = (left - (grid - at) @ slopes.T) / np.where(normal, scale, scales)
+        off = (left - (grid - at) @ slopes.T) / np.where(normal, scale, _STEP)
         logs = _log_density(grid / uncertain, ~normal.any()).sum(1) + _log_density(off, normal).sum(1)
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()

@@ -17,19 +17,15 @@ from busbw_analysis.training.step_time import Machine
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Steps that were held against measurements: 95 % took between low and high times as long as predicted.
-
-    scatter: standard deviation of the logarithms of steps of one model around their mean.
-    """
+    """Steps that were held against measurements: 95 % took between low and high times as long as predicted."""
 
     name: str
     low: float
     high: float
-    scatter: float
 
 
-ONE_NODE: Final = Kind("one node", 0.87, 1.15, 0.072)
-SEVERAL_NODES: Final = Kind("several nodes", 0.94, 1.40, 0.106)
+ONE_NODE: Final = Kind("one node", 0.87, 1.15)
+SEVERAL_NODES: Final = Kind("several nodes", 0.94, 1.40)
 GPUS: Final = frozenset({"A100 SXM4 80 GB", "H100 SXM5", "B200 SXM"})
 MOST_GPUS: Final = 16384
 MOST_MEMORY: Final = 1.08

@@ -21,8 +21,8 @@ class AllReduced(Step):
 
     def synchronise(self) -> None:
         """Average each gradient by itself."""
-        for parameter in self.network.parameters():
-            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=self.group)
+        for parameter in self.network.parameters() if self.replicas is not None else ():
+            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=self.replicas)
 
 
 class Bucketed(Step):
