@@ -55,9 +55,12 @@ class Node:
 
     def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
         """The highest rates."""
-        shares = [f"{100 * level.share:.3g} % of {level.kind}: {level.name}" for level in self.levels if level.share]
+        known = (level for level in self.levels if level.share is not None)
+        shares = [f"{100 * (level.share or 0):.3g} % of {level.name} ({level.kind})" for level in known]
         return AnswerPart(
-            shown_instead=f"not judged: only nominal rates are known; reached are {listed(shares, _MOST)}" if shares else "",
+            shown_instead=f"not judged: only nominal rates are known; reached are {listed(shares, _MOST)}"
+            if shares
+            else "",
             rates=tuple(best_arithmetic(self.rooflines)),
             rates_without_busbw=tuple(self._best_memory()),
         )
