@@ -173,7 +173,7 @@ def plan(request: Wanted, machine: Machine) -> Plan:
     for choices in _choices(request, machine.per_host):
         search.among(choices)
     short = _choices(request, machine.per_host, short=True)
-    if not search.best or min(search.best.values(), key=lambda one: one.time.total).time.binds != "compute":
+    if not search.best or min(search.best.values(), key=lambda planned: planned.time.total).time.binds != "compute":
         for choices in short:
             search.among(choices)
     what = f"{request.model.name} on {request.gpus} GPUs"

@@ -47,7 +47,11 @@ def no_interface() -> str | None:
     """Why Gloo cannot use the interfaces that ``GLOO_SOCKET_IFNAME`` names, by exactly these names; None if it can."""
     named = os.environ.get("GLOO_SOCKET_IFNAME", "")
     here = dict.fromkeys(name for _, name in socket.if_nameindex())
-    usable = [name for name, entries in psutil.net_if_addrs().items() if {one.family for one in entries} & _INTERNET]
+    usable = [
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if {address.family for address in addresses} & _INTERNET
+    ]
     if not (wrong := [name for name in named.split(",") if name and name not in usable]):
         return None
     without = "".join(f", {name} (no address)" for name in here if name not in usable)

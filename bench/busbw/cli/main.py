@@ -100,9 +100,10 @@ def _release_signals() -> None:
             signal.signal(number, signal.SIG_IGN if announces else signal.SIG_DFL)
 
 
-def _told(error: BusbwError) -> str:
+def _message(error: BusbwError) -> str:
     """The message; that of a log with more than an answer in lines like those of other answers."""
-    log = next((one for one in (error, error.__cause__) if isinstance(one, LogError) and str(one) == str(error)), None)
+    errors = (each for each in (error, error.__cause__) if isinstance(each, LogError) and str(each) == str(error))
+    log = next(errors, None)
     if log is None or not log.lines:
         return f"busbw: {plain_text(str(error))}"
     return render_lines([(label, plain_text(text)) for label, text in (("busbw", log.answer), *log.lines)])
@@ -166,7 +167,7 @@ class _Commands(click.Group):
             error.message = plain_text(error.message)  # type: ignore[misc] # click prints it together with the usage
             raise
         except BusbwError as error:
-            echo(_told(error), err=True)
+            echo(_message(error), err=True)
             for note in getattr(error, "__notes__", ()):
                 echo(f"  {plain_text(note)}", err=True)
             ctx.exit(2 if isinstance(error, UsageError) else 1)

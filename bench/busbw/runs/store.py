@@ -467,7 +467,7 @@ def find(results_dir: Path, selector: str) -> Path:
         holds = (
             f"a folder of {counted(len(held), 'run')}, but not a run: it has no {RUN_FILE}"
             if held
-            else (f"neither a run, which has a {RUN_FILE}, nor a folder of runs")
+            else f"neither a run, which has a {RUN_FILE}, nor a folder of runs"
         )
         message = f"{selector!r} is {holds}; {hint}"
     elif runs:
