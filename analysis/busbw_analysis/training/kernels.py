@@ -1,8 +1,9 @@
 """Times of the kernels of a layer, from the shapes of their matrices and the bytes that they read and write.
 
 A matrix product computes whole tiles, as many at once as the GPU has processors, and each tile first fills its pipeline
-(NVIDIA, https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/). All else is limited by
-memory. The host needs time for each kernel, too: a pass takes the longer of both.
+(NVIDIA, https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/). How full the last wave
+of tiles is depends on the kernel's tiles, which libraries choose by shape; on average half of a wave is lost. All else
+is limited by memory. The host needs time for each kernel, too: a pass takes the longer of both.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ class Speed:
 
     flop_per_second: in products so large that nothing else counts.
     memory: B/s, reads and writes (None: not counted).
-    processors: tiles that are computed at once; 1: no quantisation.
+    processors: tiles that are computed at once; 1: no loss.
     depth: multiplications deep, what a tile takes before and after its product.
     attention: FLOP/s in the forward and backward pass of fused attention (None: as in products).
     launch: seconds of the host for a kernel.
@@ -51,7 +52,7 @@ class Speed:
             multiplied = count * m * n
         else:
             tiles = count * ceil(m / _TILE) * ceil(n / _TILE)
-            multiplied = ceil(tiles / self.processors) * self.processors * float(_TILE * _TILE)
+            multiplied = max(self.processors, tiles + self.processors / 2) * float(_TILE * _TILE)
         seconds = 2 * multiplied * (k + self.depth) / self.flop_per_second
         if fp8:
             factors = count * (m + n) * k
