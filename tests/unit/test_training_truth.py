@@ -54,17 +54,18 @@ def test_the_intervals_are_those_of_the_fitted_part(kind: Kind) -> None:
 
 
 def test_all_but_the_times_of_layers_is_predicted_within_a_percent() -> None:
-    """With them τ is 1. Scattered as they are around the formula, they leave a median of 0.89."""
+    """With them τ is 1. Scattered as they are around the formula, they leave a median of 0.90."""
     count, error, order, spread = by_layer()
     assert (count, error <= 1.1, order > 0.97) == (32, True, True)
     assert spread <= 0.08
 
 
-def test_layouts_of_a_model_are_in_the_order_of_their_times() -> None:
-    of_set = score("vtrain-single", "check")
+@pytest.mark.parametrize("part", ["check", "all"])
+def test_layouts_of_a_model_are_in_the_order_of_their_times(part: str) -> None:
+    of_set = score("vtrain-single", part)
     assert of_set.order is not None
     assert of_set.regret is not None
-    assert (of_set.order > 0.86, of_set.regret <= 2) == (True, True)
+    assert (of_set.order >= 0.9, of_set.regret <= 2) == (True, True)
 
 
 @pytest.mark.parametrize("of", ["vtrain-multi", "vtrain-single"])
