@@ -33,8 +33,10 @@ _TIMES_ALONE, _MOST_ALONE = 3, 12
 """Times that every node of a small fleet runs a case before any is a suspect: the first round after the start scatters.
 More if the scatter hides what counts.
 """
-TURNS, TURNS_IF_BUSY = 8, 16
-"""Times that suspects are measured (pairs: both ways), unless they are decided before."""
+TURNS, TURNS_IF_BUSY, _TURNS_IF_LIKELY = 8, 16, 32
+"""Times that suspects are measured (pairs: both ways), unless they are decided before; if the evidence is ``_LIKELY``."""
+_LIKELY: Final = float(np.log(10))
+"""Logarithm of the evidence that a healthy suspect reaches in one of ten cases at most."""
 PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
 _TURNS_WITHIN, _TURNS_CUT, _TURNS_CUT_IF_BUSY, _NARROWINGS = 2, 4, 12, 4
@@ -192,18 +194,22 @@ class Search:
         # Links wait for each other.
         waiting = max([len(each.links) for each in suspects.values()], default=0)
         turn, more = 0, waiting // most_links(self.fleet)
-        while turn < max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0):
+        while turn < _TURNS_IF_LIKELY + more:
+            usual = max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0)
+            least = -np.inf if turn < usual else _LIKELY
             left = 2 * max(0, TURNS - turn) + len(self.fleet.alone)
             asked = [
                 everybody(self.fleet, case, "alone again")
                 for case in (self.fleet.alone if not pairs or self._room(left + _OF_CUT) else ())
-                if open_tests(model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within), turn).any()
+                if open_tests(
+                    model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within), turn, least
+                ).any()
             ]
             turned = []
-            of_late = open_suspects(self.fleet, self.rounds, late, within, turn)
+            of_late = open_suspects(self.fleet, self.rounds, late, within, turn, least)
             sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
-                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn)
+                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn, least)
                 # Slow links come first: they are soon decided, and a link that was late once may stay open.
                 nodes, links = (np.concatenate(both) for both in zip(of_times, of_late, strict=True))
                 # What loses messages is slow sometimes, and so are its pairs.
@@ -305,11 +311,12 @@ def _is_cleared(evidence: model.Evidences, turn: int) -> Truths:
     return np.asarray(evidence.total <= np.log(_DOUBT) * np.maximum(0, 1 - turns / _TURNS_OF_DOUBT))
 
 
-def open_tests(evidence: model.Evidences, turn: int) -> Truths:
-    """Which suspects are neither accused nor cleared."""
+def open_tests(evidence: model.Evidences, turn: int, least: float) -> Truths:
+    """Which suspects are neither accused nor cleared. least: logarithm of their evidence."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
-    return np.asarray(~seen | ((total < _limit(evidence)) & ~_is_cleared(evidence, turn)))
+    is_open = ~seen | ((total < _limit(evidence)) & ~_is_cleared(evidence, turn))
+    return np.asarray(is_open & (total >= least))
 
 
 def _limit(evidence: model.Evidences) -> float:
@@ -322,14 +329,15 @@ def _is_sure(evidence: model.Evidences) -> Truths:
 
 
 def open_suspects(
-    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, turn: int
+    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, turn: int, least: float
 ) -> tuple[Ints, Ints]:
     """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
     tested = model.evidence_of_nodes(fleet, rounds, suspects, within)
     cleared = _is_cleared(tested, turn)
-    is_open = open_tests(tested, turn) | (~cleared & (tested.partners < PARTNERS))
+    lone = ~cleared & (tested.partners < PARTNERS) & (tested.total >= least)
+    is_open = open_tests(tested, turn, least) | lone
     nodes = suspects.nodes[is_open]
-    links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within), turn)]
+    links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within), turn, least)]
     before = _is_sure(tested) if turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1 else ~cleared | is_open
     links = links[~np.isin(links, suspects.nodes[before]).any(axis=1)]
     return nodes, links
