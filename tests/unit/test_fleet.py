@@ -72,6 +72,15 @@ def test_a_slow_node_is_named_where_programs_compete_in_moments_that_do_not_last
     assert right >= 6
 
 
+@pytest.mark.parametrize("node", [7, 11])
+def test_a_likely_node_is_measured_until_it_is_named_where_programs_compete(node: int) -> None:
+    """Twice the scatter of real launches: sixteen turns left both undecided."""
+    busy = dict.fromkeys(range(16), 0.4)
+    truth = World(fleet_of(16), scatter(2.0), alone={node: math.log(1.4)}, taken=busy)
+    judgement = judged(truth, 23 if node == 7 else 11)
+    assert [(verdict.kind, verdict.nodes) for verdict in judgement.verdicts] == [("alone", (node,))]
+
+
 def test_slow_moments_that_last_are_told_from_those_that_do_not() -> None:
     def lasts(moments: float) -> float:
         search = searched(World(fleet_of(16), QUIET, moments=moments), 1)
@@ -338,8 +347,10 @@ def test_rounds_have_each_node_once() -> None:
 def test_a_slow_link_does_not_wait_for_one_that_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     decided = search.open_suspects
 
-    def with_open_link(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, turn: int) -> object:
-        nodes, links = decided(fleet, rounds, suspects, within, turn)
+    def with_open_link(
+        fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, turn: int, least: float
+    ) -> object:
+        nodes, links = decided(fleet, rounds, suspects, within, turn, least)
         return nodes, np.asarray([[1, 3]]) if suspects.late else links
 
     monkeypatch.setattr(search, "open_suspects", with_open_link)
