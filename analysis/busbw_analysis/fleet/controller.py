@@ -15,8 +15,9 @@ from busbw.ops import OPS
 from busbw.ops.groups import ASKED
 from busbw.runs.asked import LEAST_NODES, Ask
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
-from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Run, Skipped
+from busbw.runs.plan import LogPlan, Plan
+from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Skipped
+from busbw.runs.run import Run
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
@@ -258,8 +259,8 @@ def is_fleet(run: Run) -> bool:
 
 def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
     """The verdicts of the rows through the controller; None if with these options it would have asked for others."""
-    run = stored.run
-    kept = replace(options, sample=run.plan.get("matchings"), seed=run.plan.get("seed", options.seed))
+    run, plan = stored.run, stored.run.plan
+    kept = options if isinstance(plan, LogPlan) else replace(options, sample=plan.matchings, seed=plan.seed)
     controller = FleetController(options=kept, topology=topology)
     controller.begin(run.cases, run.hosts, run.environments)
     skipped = {row.case: row for row in stored.rows if isinstance(row, Skipped)}

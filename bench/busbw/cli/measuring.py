@@ -354,7 +354,7 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
 def _next_command(folder: Path) -> str:
     """The command that judges the run: that of its controller, if it has one."""
     with suppress(BusbwError, OSError):
-        return str(store.read_run(folder).plan.get("controller") or "report")
+        return store.read_run(folder).plan.controller or "report"
     return "report"
 
 

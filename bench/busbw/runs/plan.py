@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 
@@ -357,10 +357,40 @@ class Plan(Keyed, frozen=True, kw_only=True):
                 f"{LEAST_NODES} (busbw submit), or --ranks {LEAST_NODES} to try it on one host"
             )
 
+    @property
+    def baseline_ops(self) -> frozenset[str]:
+        """The operations that are measured only as references (``Sweep.baseline``)."""
+        asked = {op for sweep in self.sweep if not sweep.baseline for op in sweep.ops}
+        return frozenset(op for sweep in self.sweep for op in sweep.ops) - asked
+
     def as_json(self) -> dict[str, JSON]:
         """The plan as it is stored with a run, with the keys of a plan file."""
         document: dict[str, JSON] = msgspec.to_builtins(self)
         return document
+
+
+class LogPlan(Keyed, frozen=True, kw_only=True, omit_defaults=True):
+    """Of an imported log, in place of a plan: the log's name, and the label of the run."""
+
+    controller: ClassVar[None] = None
+    duration: ClassVar[None] = None
+    baseline_ops: ClassVar[frozenset[str]] = frozenset()
+
+    name: str
+    label: Annotated[str | None, Key(check_label)] = None
+
+    def as_json(self) -> dict[str, JSON]:
+        """As it is stored with a run."""
+        document: dict[str, JSON] = msgspec.to_builtins(self)
+        return document
+
+
+def plan_of_json(document: Mapping[str, JSON]) -> Plan | LogPlan:
+    """The plan that is stored with a run. Raises msgspec.ValidationError."""
+    try:
+        return msgspec.convert(document, Plan) if "sweep" in document else msgspec.convert(document, LogPlan)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"its plan: {error}") from error
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
