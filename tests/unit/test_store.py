@@ -1,8 +1,7 @@
-import json
-
 """The run folder under everything that can befall it: torn lines, damage, full disks, newer formats, bad names."""
 
 import errno
+import json
 import os
 import re
 import shutil
