@@ -192,7 +192,7 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         requested = plan.override(given, ops=selected, **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
-            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
+            sweep.with_keys({"models": sweep.training.models and tuple(map(model_name, sweep.training.models))})
             for sweep in requested.sweep
         )
         return msgspec.structs.replace(requested, sweep=sweeps)

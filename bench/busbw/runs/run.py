@@ -73,6 +73,12 @@ class RunDocument(Run, frozen=True, kw_only=True):
     plan: dict[str, JSON]  # type: ignore[assignment]  # a plan only in ``Run``
 
 
+def document_of(run: Run) -> RunDocument:
+    """``run`` as it is stored."""
+    fields = {name: getattr(run, name) for name in Run.__struct_fields__}
+    return RunDocument(**{**fields, "plan": run.plan.as_json()})
+
+
 def read_document(document: JSON) -> Run:
     """The run of a decoded ``run.json``. Raises msgspec.ValidationError, also for a plan that is none."""
     stored = msgspec.convert(document, RunDocument)

@@ -41,7 +41,7 @@ from busbw.runs.records import (
     Skipped,
     Window,
 )
-from busbw.runs.run import Run, read_document
+from busbw.runs.run import Run, document_of, read_document
 from busbw.units import counted
 
 RUN_FILE = "run.json"
@@ -153,7 +153,7 @@ def write_run(folder: Path, run: Run) -> None:
     target = folder / RUN_FILE
     with files.store_errors("write", target):
         with files.replaced(target) as file:
-            file.write(msgspec.json.format(encode(run), indent=2) + b"\n")
+            file.write(msgspec.json.format(encode(document_of(run)), indent=2) + b"\n")
         _sync_folder(folder)
 
 
