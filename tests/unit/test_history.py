@@ -244,7 +244,7 @@ def test_a_history_says_which_step_it_would_find() -> None:
     draw = np.random.default_rng(3)
 
     def of_trends(*trends: Trend) -> History:
-        return History(100, trends, ())
+        return History(100, trends, (), ())
 
     def trend(runs: int, scatter: float) -> Trend:
         return replace(trend_of([{}] * runs, series=str(runs)), time_ns=np.exp(draw.normal(0, scatter, runs)))
@@ -350,7 +350,7 @@ def test_runs_of_minutes_or_days_have_an_axis_of_time(minutes: float) -> None:
         msgspec.structs.replace(run, started=began + place * timedelta(minutes=minutes))
         for place, run in enumerate(trend.runs)
     ]
-    assert "trend-0" in page_of(History(2, (replace(trend, runs=tuple(runs)),), ()))
+    assert "trend-0" in page_of(History(2, (replace(trend, runs=tuple(runs)),), (), ()))
 
 
 def test_runs_may_be_named(results: Path) -> None:
@@ -382,6 +382,6 @@ def test_a_hostile_run_reaches_neither_terminal_nor_page(tmp_path: Path) -> None
 def test_too_few_runs_are_no_proof_of_no_change(runs: int, *, few: bool) -> None:
     """Of two runs that compare calls 4.5 times slower, no case was said to have changed."""
     trends = (trend_of([{}] * runs),)
-    said = dict(answer_lines(History(runs, trends, ())))["cases"]
+    said = dict(answer_lines(History(runs, trends, (), ())))["cases"]
     assert (f"takes {FEWEST_RUNS}" in said, "none" in said) == (few, not few)
     assert not steps_of([100.0, 1000.0] * 2)
