@@ -17,6 +17,7 @@ from exhaustive import EXHAUSTIVE
 from testing.plans import plan_text, sweep
 
 from busbw.runs import store
+from busbw.runs.resume import plan_of
 from busbw.runs.store import StoredRun
 from busbw.slurm.jobs import JobRuns
 
@@ -147,5 +148,5 @@ def assert_whole(run: StoredRun, *, launches: int, nodes: int, ranks: int, backe
     assert (len(set(run.run.hosts)), len(run.run.hosts)) == (nodes, ranks)
     assert run.run.launcher == "srun"
     measured = [row for row in run.measurements if row.case.backend == backend]
-    assert len(measured) == launches * len(run.run.cases) * run.run.plan["timing"]["blocks"]
+    assert len(measured) == launches * len(run.run.cases) * plan_of(run.run, None).timing.blocks
     assert {row.check.state for row in measured if row.case.dtype} <= {"verified"}

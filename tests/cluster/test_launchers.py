@@ -14,6 +14,7 @@ from testing.narrow import require
 from testing.plans import plan_text, sweep
 
 from busbw.runs import store
+from busbw.runs.resume import plan_of
 
 _PLAN = plan_text(sweep("all_reduce,pair_matrix", "1KiB"))
 
@@ -90,7 +91,7 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert job.exit_code == 0, told
     (folder,) = store.folders(place / "results")
     run = store.read(folder)
-    assert (run.run.launcher, run.run.plan["backend"]) == (launcher, backend)
+    assert (run.run.launcher, plan_of(run.run, None).backend) == (launcher, backend)
     hosts = cluster.ask("scontrol", "show", "hostnames", job.facts["NodeList"]).split()
     assert Counter(run.run.hosts) == dict.fromkeys(hosts, 2)
     assert require(run.end).status == "complete"

@@ -32,7 +32,8 @@ from busbw.cli.main import main
 from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.plan import read_suite
-from busbw.runs.records import Ended, Measurement, Run
+from busbw.runs.records import Ended, Measurement
+from busbw.runs.run import Run
 from busbw.slurm import jobs as slurm_runs
 
 _DATA: Final = Path(__file__).parents[1] / "data"
@@ -98,7 +99,7 @@ def _bases(place: Path) -> list[Path]:
 def _with_a_plan(stored: store.StoredRun) -> Run:
     """The run with a plan that can be resumed."""
     plan = msgspec.structs.replace(read_suite("quick"), launches=4, ranks=4)
-    return msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(plan.as_json())))
+    return msgspec.structs.replace(stored.run, plan=plan)
 
 
 @contextmanager

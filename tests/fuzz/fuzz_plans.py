@@ -588,7 +588,7 @@ def _furnish(folder: Path) -> None:
     cases = tuple(case(op="all_reduce", size_bytes=1 << power) for power in range(3, 24, 4))
     stored = synthetic_run(cases, launches=2, seed=1)
     plan = Plan(sweep=(Sweep(ops=("all_reduce",)),), launches=3, timing=Timing(blocks=1))
-    stored = replace(stored, run=msgspec.structs.replace(stored.run, plan=plan.as_json()))
+    stored = replace(stored, run=msgspec.structs.replace(stored.run, plan=plan))
     Path("run").symlink_to(write_synthetic(folder / "results", stored))
 
 

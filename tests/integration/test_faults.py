@@ -23,6 +23,7 @@ from testing.plans import plan_text, sweep
 from busbw.runs import store
 from busbw.runs.plan import read_suite
 from busbw.runs.records import Ended, Failed, LaunchStarted, Measurement
+from busbw.runs.resume import plan_of
 from busbw_analysis.fleet.controller import judged
 from busbw_analysis.fleet.search import Options
 
@@ -381,7 +382,7 @@ def _assert_stopped_by_the_disk(finished: Finished, run: store.StoredRun, reason
     assert "Traceback" not in finished.told
     assert "(host " not in finished.err, "no rank is to blame for a disk"
     assert isinstance(run.rows[0], LaunchStarted)
-    assert 0 < len(run.measurements) < run.run.plan["launches"] * 2 * len(run.run.cases)
+    assert 0 < len(run.measurements) < plan_of(run.run, None).launches * 2 * len(run.run.cases)
     assert all(isinstance(row, LaunchStarted | Measurement | Failed | Ended) for row in run.rows)
     assert run.end is None or run.end.status == "failed"
 

@@ -15,6 +15,7 @@ from testing.plans import sweep
 from busbw.backends import BACKENDS, compiled_loop
 from busbw.ops import OPS
 from busbw.runs.facts import MpiFacts
+from busbw.runs.resume import plan_of
 from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
@@ -369,7 +370,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     )
     run = commands.read()
     _verified(run)
-    assert (run.run.launcher, run.run.plan["backend"], len(run.run.hosts)) == ("mpirun", "gloo", 3)
+    assert (run.run.launcher, plan_of(run.run, None).backend, len(run.run.hosts)) == ("mpirun", "gloo", 3)
     assert finished.err.count("# op ") == 1, "one rank prints the table"
 
 

@@ -11,6 +11,7 @@ from testing.plans import sweep
 from busbw.ops import LATENCIES, OPS, TRAINED
 from busbw.ops.settings import PairSettings, TrafficSettings
 from busbw.runs.records import StepParts
+from busbw.runs.resume import plan_of
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -51,7 +52,7 @@ def test_a_traffic_matrix_is_carried_out(commands: Commands) -> None:
     plan = commands.sweep("all_to_all_v", "4000")
     commands.succeed("run", "--plan", plan, "--ranks", "3", "--traffic", matrix)
     run = commands.read()
-    assert run.run.plan["sweep"][0]["traffic"] == [[0.0, 4.0, 0.0], [1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]
+    assert plan_of(run.run, None).sweep[0].communication.traffic == ((0.0, 4.0, 0.0), (1.0, 1.0, 2.0), (0.0, 0.0, 0.0))
     for row in run.measurements:
         assert isinstance(row.case.settings, TrafficSettings)
         assert row.case.settings.traffic is not None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from testing.narrow import require, require_type
 
 from busbw.runs import store
 from busbw.runs.cases import expand
-from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
+from busbw.runs.resume import plan_of
 from busbw.system import environment
 from busbw.system.environment import VARIABLES
 
@@ -56,7 +55,7 @@ def test_the_folder_holds_the_run_its_summary_and_the_plan_as_it_was_carried_out
     assert run.run.machine == run.path.parent.name == environment.machine_name()
     assert run.run.launcher == "local"
     assert not run.warnings
-    plan = msgspec.convert(run.run.plan, Plan)
+    plan = plan_of(run.run, None)
     assert (plan.ranks, plan.launches, plan.seed, plan.sweep[0].in_place) == (_RANKS, _LAUNCHES, 11, "no")
     assert run.run.cases == expand(plan, _RANKS, 1).cases
 
@@ -69,7 +68,7 @@ def test_every_case_has_every_block_of_every_launch_or_is_skipped_once(run: Stor
         (case, launch, block)
         for case in run.run.cases
         for launch in range(_LAUNCHES)
-        for block in range(run.run.plan["timing"]["blocks"])
+        for block in range(plan_of(run.run, None).timing.blocks)
         if case not in skipped
     }
     assert len(blocks) == len(wanted)
@@ -112,7 +111,7 @@ def test_the_vectors_of_a_block_fit_together(run: StoredRun) -> None:
         assert row.first_call_ns > 0
         assert row.elapsed_ns >= sum(row.groups[0].slowest_ns)
         for group in row.groups:
-            assert len(group.slowest_ns) >= run.run.plan["timing"]["least_samples"] / 2
+            assert len(group.slowest_ns) >= plan_of(run.run, None).timing.least_samples / 2
             assert group.exit_span_ns is not None
             assert min(require(group.arrival_skew_ns)) >= 0
             everyone = [samples.samples_ns for samples in group.per_rank]

@@ -26,7 +26,7 @@ import click
 import msgspec
 from click.testing import CliRunner
 from testing import logs
-from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, planned, synthetic_run
 
 from busbw import __version__
 from busbw.backends.base import BackendRow
@@ -175,8 +175,7 @@ def _run(
     seed: int = 0,
 ) -> StoredRun:
     stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, end=end, seed=seed)
-    plan = stored.run.plan if label is None else {**stored.run.plan, "label": label}
-    return replace(stored, run=msgspec.structs.replace(stored.run, id=name, plan=plan))
+    return replace(stored, run=msgspec.structs.replace(planned(stored.run, label=label), id=name))
 
 
 if __name__ == "__main__":

@@ -77,13 +77,11 @@ def test_the_highest_busbw_is_one_of_an_operation_that_was_asked_for() -> None:
     wanted = Plan(backend="gloo", sweep=sweeps)
     slow = World(by_op={"broadcast": (Piece(20e-6, 1e-8),)})
     stored = synthetic_run(expand(wanted, 2, 1).cases, slow)
-    planned = replace(stored, run=msgspec.structs.replace(stored.run, plan=wanted.as_json()))
-    assert planned.run.baseline_ops == _ALL
+    planned = replace(stored, run=msgspec.structs.replace(stored.run, plan=wanted))
+    assert planned.run.plan.baseline_ops == _ALL
     of_all, of_asked = (judge(pool([run])) for run in (stored, planned))
     assert [one.best and one.cases[one.best.case].case.op for one in (of_all, of_asked)] == ["send_recv", "broadcast"]
     assert "send_recv" not in answer_of(of_asked).measured
-    damaged = msgspec.structs.replace(stored.run, plan={"sweep": [{"ops": 1}]})
-    assert damaged.baseline_ops == frozenset()
 
 
 @pytest.mark.parametrize("backend", [name for name, row in BACKENDS.items() if row.device == "cpu"])

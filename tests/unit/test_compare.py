@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, planned, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import UnlikeRuns, UsageError
@@ -386,8 +386,7 @@ def test_runs_without_a_common_case_get_no_option_that_would_not_help(tmp_path: 
 def test_labels_select_runs_and_stand_beside_them(tmp_path: Path) -> None:
     for seed, label in ((1, "before"), (2, "after")):
         run = run_of(seed, [case("all_reduce", 64)], launches=1)
-        labelled = msgspec.structs.replace(run.run, plan={**run.run.plan, "label": label})
-        write_synthetic(tmp_path, replace(run, run=labelled))
+        write_synthetic(tmp_path, replace(run, run=planned(run.run, label=label)))
     where = ("--results-dir", str(tmp_path))
     document = json.loads(busbw("before", "after", *where, "--json").stdout)
     assert [(document[side]["runs"], document[side]["labels"]) for side in "ab"] == [

@@ -555,17 +555,17 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
     seen = Picture((*gpus, *cards), (), (), ())
     table_rows = machine.level_rows(seen)
-    assert [row["of"] for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
-    assert table_rows[0]["nominal_bytes_per_second"] == 1e12
-    assert table_rows[1]["why"] == "why"
-    assert table_rows[0]["measured_by"] is None
+    assert [row.of for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
+    assert table_rows[0].nominal_bytes_per_second == 1e12
+    assert table_rows[1].why == "why"
+    assert table_rows[0].measured_by is None
 
 
 @pytest.mark.parametrize("name", typing.get_args(Name))
 def test_a_level_of_unknown_peak_says_what_measures_it(name: Name) -> None:
     """By a command that exists: with options that are parsed, and a suite that has operations of that level."""
     (row,) = machine.level_rows(Picture((Level(name, "host", None, "why"),), (), (), ()))
-    _, command, *arguments = str(row["measured_by"])[str(row["measured_by"]).index("busbw run") :].split()
+    _, command, *arguments = str(row.measured_by)[str(row.measured_by).index("busbw run") :].split()
     assert command == "run"
     suite = arguments[arguments.index("--suite") + 1]
     ops = {op for sweep in read_suite(suite).sweep for op in sweep.ops}
@@ -578,9 +578,9 @@ def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> No
     link = LinkFacts(trained=lanes, card=lanes)
     drive = Drive(address="0000:81:00.0", names=("nvme0",), model="Fast", link=link)
     seen = picture(HostFacts(pci=PciFacts(drives=(drive,))), rows)
-    (level,) = [one for one in machine.level_rows(seen) if one["level"] == "NVMe"]
+    (level,) = [one for one in machine.level_rows(seen) if one.level == "NVMe"]
     row = require(rows.rate("nvme", "NVMe on PCIe 4 x4"))
-    assert level["practical_source"] == row.practical_source
+    assert level.practical_source == row.practical_source
 
 
 def test_this_machine_has_a_picture(rows: Catalogue) -> None:

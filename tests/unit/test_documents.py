@@ -32,13 +32,13 @@ from busbw.runs.records import (
     RankSamples,
     Record,
     Row,
-    Run,
     Sent,
     StepParts,
     StopReason,
     Sync,
     TimedBy,
 )
+from busbw.runs.run import Run
 from busbw.system.catalog import DTYPES, Gpu, Kind, Rate, parse
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.readers.training import PROGRAMS

@@ -18,7 +18,7 @@ from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops.training import EVERY_EXCHANGE, EXCHANGE, METHODS, STEPS, Workload, exchange_in_words, parse_exchange
 from busbw.runs import cases
-from busbw.runs.plan import Plan, Sweep
+from busbw.runs.plan import Plan, Sweep, TrainingKeys, measured_plan
 from busbw.runs.records import Case, Sent
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Figure, Paragraph
@@ -34,7 +34,7 @@ def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares =
 
 
 def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a sweep
-    plan = msgspec.convert({"sweep": [{"ops": [EXCHANGE], **sweep}]}, Plan)
+    plan = measured_plan({"sweep": [{"ops": [EXCHANGE], **sweep}]})
     return cases.expand(plan, sweep.pop("ranks", 4), 1).cases
 
 
@@ -273,7 +273,7 @@ def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:
 
 
 def test_what_no_host_can_hold_is_refused_before_anything_starts() -> None:
-    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), exchanges=("exact",), scale=1.0),))
+    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), training=TrainingKeys(exchanges=("exact",), scale=1.0)),))
     refuse_impossible(plan, 2, on_one_host=True)
     with pytest.raises(UsageError, match="scale"):
         refuse_impossible(plan, 512, on_one_host=True)

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from refused import refused
 from testing.logs import log_of
 from testing.narrow import require
-from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
+from testing.synthetic import Machine, case, planned, synthetic_run, with_changes, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
@@ -212,8 +212,8 @@ def test_tidy_files_tell_runs_apart(tmp_path: Path) -> None:
     for seed, label in ((2, "after"), (1, "before")):
         machine = Machine(facts={"variables": {"OMP_NUM_THREADS": "2", "HOME": "/"}})
         stored = synthetic_run([case("all_reduce", 64)], machine=machine, launches=1, samples=3, seed=seed)
-        changes = {"plan": {**stored.run.plan, "label": label}, "started": f"2026-01-0{seed}T00:00:00.000Z"}
-        runs.append(replace(stored, run=msgspec.structs.replace(stored.run, **changes)))
+        run = msgspec.structs.replace(planned(stored.run, label=label), started=f"2026-01-0{seed}T00:00:00.000Z")
+        runs.append(replace(stored, run=run))
     row = pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(judge(pool(runs))))).iloc[0]
     assert list(row[["run", "label", "started", "machine", "host_names", "variables"]]) == [
         *("synthetic-2, synthetic-1", "after, before", "2026-01-01T00:00:00.000Z"),

@@ -18,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testing.command import busbw
 from testing.nights import CASES, write_night, write_run
-from testing.synthetic import Machine, case, synthetic_run, with_blocks, with_changes, write_synthetic
+from testing.synthetic import Machine, case, planned, synthetic_run, with_blocks, with_changes, write_synthetic
 
 from busbw.runs import store
-from busbw.runs.records import Check, ImportedLog, Measurement
+from busbw.runs.plan import LogPlan
+from busbw.runs.records import Check, Measurement
+from busbw.runs.run import ImportedLog
 from busbw.runs.store import folders
 from busbw_analysis.history import trends as history
 from busbw_analysis.history.as_json import document
@@ -217,8 +219,7 @@ def test_the_label_of_a_run_selects_it_and_stands_beside_it(tmp_path: Path) -> N
     for night, label in enumerate((None, "before", "after")):
         folder = write_night(tmp_path, night)
         stored = store.read(folder)
-        plan = {**stored.run.plan, "label": label}
-        write_run(folder, replace(stored, run=msgspec.structs.replace(stored.run, plan=plan)))
+        write_run(folder, replace(stored, run=planned(stored.run, label=label)))
         assert facts_of(store.read_run(folder)).get("label") == label
     whole = history_in(tmp_path)
     assert {tuple(run.label for run in trend.runs) for trend in whole.trends} == {(None, "before", "after")}
@@ -243,7 +244,7 @@ def test_a_history_says_which_step_it_would_find() -> None:
     draw = np.random.default_rng(3)
 
     def of_trends(*trends: Trend) -> History:
-        return History(100, trends, ())
+        return History(100, trends, (), ())
 
     def trend(runs: int, scatter: float) -> Trend:
         return replace(trend_of([{}] * runs, series=str(runs)), time_ns=np.exp(draw.normal(0, scatter, runs)))
@@ -349,7 +350,7 @@ def test_runs_of_minutes_or_days_have_an_axis_of_time(minutes: float) -> None:
         msgspec.structs.replace(run, started=began + place * timedelta(minutes=minutes))
         for place, run in enumerate(trend.runs)
     ]
-    assert "trend-0" in page_of(History(2, (replace(trend, runs=tuple(runs)),), ()))
+    assert "trend-0" in page_of(History(2, (replace(trend, runs=tuple(runs)),), (), ()))
 
 
 def test_runs_may_be_named(results: Path) -> None:
@@ -366,7 +367,7 @@ def test_a_hostile_run_reaches_neither_terminal_nor_page(tmp_path: Path) -> None
     hostile = "<script>\x1b[31m'; DROP VIEW runs"
     for name, night in (("a", 1), ("b", 2)):
         run = msgspec.structs.replace(
-            stored.run, id=name, machine=hostile, started=f"2026-01-0{night}", plan={"name": hostile * night}
+            stored.run, id=name, machine=hostile, started=f"2026-01-0{night}", plan=LogPlan(name=hostile * night)
         )
         (tmp_path / "hostile" / name).mkdir(parents=True)
         write_run(tmp_path / "hostile" / name, replace(stored, run=run))
@@ -381,6 +382,6 @@ def test_a_hostile_run_reaches_neither_terminal_nor_page(tmp_path: Path) -> None
 def test_too_few_runs_are_no_proof_of_no_change(runs: int, *, few: bool) -> None:
     """Of two runs that compare calls 4.5 times slower, no case was said to have changed."""
     trends = (trend_of([{}] * runs),)
-    said = dict(answer_lines(History(runs, trends, ())))["cases"]
+    said = dict(answer_lines(History(runs, trends, (), ())))["cases"]
     assert (f"takes {FEWEST_RUNS}" in said, "none" in said) == (few, not few)
     assert not steps_of([100.0, 1000.0] * 2)

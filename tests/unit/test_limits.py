@@ -18,7 +18,7 @@ from busbw.ops.groups import split_world
 from busbw.ops.settings import parse_threads
 from busbw.ops.training import Workload
 from busbw.runs import cases
-from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
+from busbw.runs.plan import FileKeys, HostKeys, Plan, Sweep, Timing, TrainingKeys, parse_plan, read_plan
 from busbw.runs.records import Case
 from busbw.slurm.job_plan import shape_of
 from busbw.units import MOST_SIZES, parse_sizes
@@ -117,14 +117,12 @@ def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) 
     ("sweep", "ranks"),
     [
         (Sweep(ops=("all_reduce",), sizes="1..9000+1", dtypes=("float32",) * 3), 4),
-        (Sweep(ops=("storage_read",), blocks=("4KiB",) * 1000, depths=(1,) * 1000), 4),
-        (Sweep(ops=("memory_read",), threads="1..1000+1", numa_nodes=tuple(range(1000))), 4),
+        (Sweep(ops=("storage_read",), files=FileKeys(blocks=("4KiB",) * 1000, depths=(1,) * 1000)), 4),
+        (Sweep(ops=("memory_read",), host=HostKeys(threads="1..1000+1", numa_nodes=tuple(range(1000)))), 4),
         (
             Sweep(
                 ops=("train_ddp",),
-                models=("MLP 1024",) * 30,
-                micro_batches=(1,) * 30,
-                slow_ranks=("0=1ms",) * 30,
+                training=TrainingKeys(models=("MLP 1024",) * 30, micro_batches=(1,) * 30, slow_ranks=("0=1ms",) * 30),
             ),
             2,
         ),

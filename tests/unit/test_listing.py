@@ -8,13 +8,23 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from testing.synthetic import Machine, SyntheticEnd, as_facts, case, synthetic_run, with_changes, write_synthetic
+from testing.synthetic import (
+    Machine,
+    SyntheticEnd,
+    as_facts,
+    case,
+    planned,
+    synthetic_run,
+    with_changes,
+    write_synthetic,
+)
 
 from busbw.cli import listing, machine
 from busbw.cli.main import main
 from busbw.errors import ClockError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.runs import store
+from busbw.runs.plan import Sweep
 from busbw.runs.records import JSON, Case, LaunchStarted
 from busbw.system import environment
 from busbw_analysis.data.kept import read_summarised
@@ -66,8 +76,8 @@ def test_the_list_of_runs_says_how_many_launches_are_done(tmp_path: Path) -> Non
 
 def _labelled(results: Path, seed: int, label: str | None, cases: list[Case], **facts: JSON) -> None:
     stored = synthetic_run(cases, machine=Machine(facts=facts), launches=1, samples=3, seed=seed)
-    plan = {**stored.run.plan, "name": "custom", "label": label}
-    run = msgspec.structs.replace(stored.run, plan=plan, started=f"2026-01-0{seed}T00:00:00.000Z")
+    custom = planned(stored.run, name="custom", label=label)
+    run = msgspec.structs.replace(custom, started=f"2026-01-0{seed}T00:00:00.000Z")
     write_synthetic(results, replace(stored, run=run))
 
 
@@ -111,8 +121,8 @@ def test_references_and_many_ops_and_hosts_are_counted_not_listed(tmp_path: Path
     hosts = tuple(f"node{number}" for number in range(4))
     cases = [case(op, 8, nodes=4) for op in ("all_reduce", "all_gather", "broadcast", "reduce", "ping_pong")]
     stored = synthetic_run(cases, machine=Machine(hosts=hosts), launches=1, samples=3)
-    sweeps = [{"ops": ["all_reduce", "all_gather", "broadcast", "reduce"]}, {"ops": ["ping_pong"], "baseline": True}]
-    run = msgspec.structs.replace(stored.run, plan={**stored.run.plan, "sweep": sweeps})
+    asked = Sweep(ops=("all_reduce", "all_gather", "broadcast", "reduce"))
+    run = planned(stored.run, sweep=(asked, Sweep(ops=("ping_pong",), baseline=True)))
     write_synthetic(tmp_path, replace(stored, run=run))
     (row,) = listing.rows("runs", tmp_path)
     assert (row["op"], row["host"], row["hosts"]) == (["all_reduce", "all_gather", "broadcast", "reduce"], "node0", 4)

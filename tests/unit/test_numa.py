@@ -25,7 +25,7 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.settings import host_settings
 from busbw.runs import cases
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
-from busbw.runs.plan import Plan, Sweep
+from busbw.runs.plan import HostKeys, Plan, Sweep
 from busbw.runs.records import Case
 from busbw.system import environment, numa
 from busbw.system.device import Device
@@ -173,7 +173,7 @@ def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
 
 
 def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
-    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", numa_nodes=(0, 1))
+    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", host=HostKeys(numa_nodes=(0, 1)))
     found = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
     by_op = {
         op: [
@@ -190,9 +190,9 @@ def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
 
 def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
     with pytest.raises(UsageError, match="key 'numa_nodes': NUMA node -1 is unknown"):
-        Sweep(ops=("stream_triad",), numa_nodes=(-1,))
+        Sweep(ops=("stream_triad",), host=HostKeys(numa_nodes=(-1,)))
     with pytest.raises(UsageError, match="key 'numa_nodes': the list of NUMA nodes is empty; known: 0 to 1023"):
-        Sweep(ops=("stream_triad",), numa_nodes=())
+        Sweep(ops=("stream_triad",), host=HostKeys(numa_nodes=()))
 
 
 # --- where it cannot be ------------------------------------------------------------------------------------------

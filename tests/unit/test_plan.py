@@ -22,7 +22,7 @@ from busbw.ops.groups import split_world
 from busbw.ops.settings import Pairs, PairSettings, TrafficSettings, explicit_algorithm, host_settings
 from busbw.runs import cases as planned
 from busbw.runs import plan
-from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.plan import CommunicationKeys, HostKeys, Plan, Sweep, Timing, TrainingKeys, plan_of_json
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.workloads.shapes import step_seconds
 
@@ -154,7 +154,7 @@ def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
     ("sweep", "ranks", "took"),
     [
         (Sweep(ops=("train_ddp",)), 2, 13),
-        (Sweep(ops=("train_exchange",), exchanges=("exact",)), 2, 21),
+        (Sweep(ops=("train_exchange",), training=TrainingKeys(exchanges=("exact",))), 2, 21),
         (Sweep(ops=("train_fsdp",)), 4, 30),
     ],
 )
@@ -163,7 +163,7 @@ def test_an_estimate_counts_the_steps_beside_the_samples(sweep: Sweep, ranks: in
     one = Plan(sweep=(sweep,))
     cases = planned.expand(one, ranks, 1).cases
     assert took / 2 < estimated(one, cases) < took * 2
-    slept = msgspec.structs.replace(one, sweep=(msgspec.structs.replace(sweep, compute="wait=2s"),))
+    slept = msgspec.structs.replace(one, sweep=(sweep.with_keys({"compute": "wait=2s"}),))
     # Each of 2 blocks warms up with 5 steps, takes 10 samples and 15 other steps.
     assert estimated(slept, planned.expand(slept, ranks, 1).cases) > 2 * 30 * 2
 
@@ -201,7 +201,7 @@ def test_an_estimate_of_many_ranks_makes_no_pairs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("busbw.runs.cases.pair_rounds", make, raising=False)
 
     def of(pairs: Pairs) -> float:
-        one = Plan(sweep=(Sweep(ops=("pair_matrix",), sizes="8", pairs=pairs),))
+        one = Plan(sweep=(Sweep(ops=("pair_matrix",), sizes="8", communication=CommunicationKeys(pairs=pairs)),))
         return estimated(one, planned.expand(one, 64, 8).cases)
 
     assert of("alone") > 10 * of("together"), "4032 rounds, and 126"
@@ -216,7 +216,7 @@ def test_an_estimate_of_many_ranks_makes_no_pairs(monkeypatch: pytest.MonkeyPatc
 )
 @hypothesis_settings(deadline=None)
 def test_sizes_become_whole_blocks_for_every_group(op: str, ranks: int, dtype: str, size: int, split: str) -> None:
-    sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split, pinning=("pinned",))
+    sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split, host=HostKeys(pinning=("pinned",)))
     expanded = planned.expand(Plan(sweep=(sweep,)), ranks, 1)
     (case,) = expanded.cases
     assert case.size_bytes % DTYPE_BYTES[dtype] == 0
@@ -253,17 +253,19 @@ def test_an_op_gets_only_what_it_has() -> None:
 
 
 def test_a_copy_with_the_host_is_a_case_for_each_kind_of_memory_and_one_between_gpus_for_each_way_to_play() -> None:
-    sweep = Sweep(ops=("host_to_device", "peer_copy", "memory_copy"), sizes="8", pairs="alone")
+    sweep = Sweep(
+        ops=("host_to_device", "peer_copy", "memory_copy"), sizes="8", communication=CommunicationKeys(pairs="alone")
+    )
     found = [(case.op, settings_in_words(case)) for case in cases_of(sweep)]
     assert found[:3] == [
         ("host_to_device", ["pinned"]),
         ("host_to_device", ["pageable"]),
         ("peer_copy", ["pairs alone"]),
     ]
-    pageable = Sweep(ops=("device_to_host",), sizes="8", pinning=("pageable",))
+    pageable = Sweep(ops=("device_to_host",), sizes="8", host=HostKeys(pinning=("pageable",)))
     assert [host_settings(case.settings).pinning for case in cases_of(pageable)] == ["pageable"]
     with pytest.raises(UsageError, match="key 'pinning': pinning 'locked' is unknown; known: pinned, pageable"):
-        Sweep(ops=("device_to_host",), pinning=("locked",))
+        Sweep(ops=("device_to_host",), host=HostKeys(pinning=("locked",)))
 
 
 def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -> None:
@@ -344,7 +346,7 @@ def test_traffic_comes_from_a_csv_beside_the_plan(tmp_path: Path) -> None:
 
 
 def test_traffic_for_another_number_of_ranks_is_refused() -> None:
-    sweep = Sweep(ops=("all_to_all_v",), traffic=((1.0, 2.0), (3.0, 4.0)))
+    sweep = Sweep(ops=("all_to_all_v",), communication=CommunicationKeys(traffic=((1.0, 2.0), (3.0, 4.0))))
     with pytest.raises(UsageError, match=r"2 ranks.*4"):
         cases_of(sweep)
 
@@ -460,7 +462,13 @@ def test_a_setting_that_is_as_it_would_be_anyway_is_no_mistake() -> None:
 def test_a_plan_is_stored_as_plain_values() -> None:
     stored = BASE.as_json()
     assert stored["name"] == "base"
-    assert msgspec.convert(stored, Plan) == BASE
+    assert plan_of_json(stored) == BASE
+    assert stored["sweep"][0].keys() == plan.SWEEP_KEYS.keys()
+
+
+def test_a_family_of_keys_is_no_key_of_a_plan_file() -> None:
+    with pytest.raises(UsageError, match="host"):
+        plan.parse_plan('[[sweep]]\nops = ["stream_copy"]\nhost = {threads = "1"}\n', "a plan", Path())
 
 
 def test_sizes_leave_the_roof_of_a_plan_alone_unless_it_is_all_there_is() -> None:
@@ -474,7 +482,9 @@ def test_sizes_leave_the_roof_of_a_plan_alone_unless_it_is_all_there_is() -> Non
 
 
 def test_threads_are_for_kernels_in_memory_and_of_nothing_else() -> None:
-    sweep = Sweep(ops=("stream_triad", "memory_copy", "all_reduce"), sizes="1KiB", threads="1..cores*2,cores")
+    sweep = Sweep(
+        ops=("stream_triad", "memory_copy", "all_reduce"), sizes="1KiB", host=HostKeys(threads="1..cores*2,cores")
+    )
     found = planned.expand(Plan(sweep=(sweep,)), 2, 1, cores=6).cases
     over = [1, 2, 4, 6]
     assert [host_settings(one.settings).threads for one in found if one.op == "stream_triad"] == over
@@ -497,12 +507,12 @@ def test_threads_are_for_kernels_in_memory_and_of_nothing_else() -> None:
 )
 def test_threads_that_are_none_are_refused_with_the_key(threads: str, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)) as caught:
-        Sweep(ops=("stream_triad",), threads=threads)
+        Sweep(ops=("stream_triad",), host=HostKeys(threads=threads))
     assert str(caught.value).startswith("key 'threads': ")
 
 
 def test_a_range_without_a_number_on_a_small_host_says_so() -> None:
-    sweep = Sweep(ops=("stream_triad",), threads="2..cores*2")
+    sweep = Sweep(ops=("stream_triad",), host=HostKeys(threads="2..cores*2"))
     with pytest.raises(UsageError, match=r"'2..cores\*2' gives no number, because a rank has 1 core"):
         planned.expand(Plan(sweep=(sweep,)), 2, 1, cores=1)
 
@@ -512,11 +522,15 @@ class TestAlgorithms:
 
     def test_a_stranger_is_refused_with_those_that_there_are(self) -> None:
         with pytest.raises(UsageError, match="algorithm 'nonsense' is unknown; known: library, all, ring, "):
-            Plan(sweep=(Sweep(ops=("all_reduce",), algorithms=("nonsense",)),))
+            Plan(sweep=(Sweep(ops=("all_reduce",), communication=CommunicationKeys(algorithms=("nonsense",))),))
 
     def test_one_that_no_op_of_the_plan_has_is_refused(self) -> None:
         with pytest.raises(UsageError, match="ring is not an algorithm of ping_pong, gather"):
-            Plan(sweep=(Sweep(ops=("ping_pong", "gather"), algorithms=("library", "ring")),))
+            Plan(
+                sweep=(
+                    Sweep(ops=("ping_pong", "gather"), communication=CommunicationKeys(algorithms=("library", "ring"))),
+                )
+            )
 
     def test_ops_that_know_of_none_are_measured_as_ever(self) -> None:
         wanted = plan.override(plan.read_suite("quick"), algorithms=("ring",))

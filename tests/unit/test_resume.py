@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require
-from testing.synthetic import Machine, as_facts, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, as_facts, case, planned, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends.base import World
@@ -28,21 +28,10 @@ from busbw.launch.run_session import Result as RunResult
 from busbw.launch.run_session import Settings, open_run
 from busbw.runs import store
 from busbw.runs.facts import JOB_FACTS, HostFacts, ResumedJob
-from busbw.runs.plan import Plan, Sweep
-from busbw.runs.records import (
-    JSON,
-    SCHEMA,
-    Case,
-    Ended,
-    Failed,
-    FailureCause,
-    LaunchStarted,
-    Measurement,
-    Row,
-    Run,
-    Skipped,
-)
+from busbw.runs.plan import LogPlan, Plan, Sweep
+from busbw.runs.records import JSON, SCHEMA, Case, Ended, Failed, FailureCause, LaunchStarted, Measurement, Row, Skipped
 from busbw.runs.resume import Lack, lack_of, lacking, plan_of, record_resumption, refuse_other_environment
+from busbw.runs.run import Run
 from busbw.runs.store import StoredRun, locked
 
 BLOCKS = 2
@@ -63,9 +52,7 @@ CASES = [case("all_reduce", 64), case("all_gather", 1024), case("barrier", 0)]
 def whole_run() -> StoredRun:
     stored = synthetic_run(CASES, launches=LAUNCHES, blocks=BLOCKS, samples=3)
     plan = msgspec.structs.replace(PLAN, ranks=4)
-    return StoredRun(
-        stored.path, msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(plan.as_json()))), stored.rows, ()
-    )
+    return StoredRun(stored.path, msgspec.structs.replace(stored.run, plan=plan), stored.rows, ())
 
 
 def with_rows(stored: StoredRun, rows: Sequence[Row]) -> StoredRun:
@@ -185,8 +172,8 @@ def test_more_launches_may_be_asked_for_and_fewer_may_not() -> None:
 
 
 def test_a_plan_that_is_none_is_said() -> None:
-    run = msgspec.structs.replace(whole_run().run, plan={"sweep": [{"ops": ["all_reduce"], "colour": "red"}]})
-    with pytest.raises(StoreError, match="colour"):
+    run = msgspec.structs.replace(whole_run().run, plan=LogPlan(name="a log"))
+    with pytest.raises(UsageError):
         plan_of(run, None)
 
 
@@ -514,7 +501,7 @@ def test_a_timeout_is_for_what_is_measured_now(broken_off: Path, monkeypatch: py
     monkeypatch.setattr(launch, "execute", execute)
     assert busbw(broken_off, "--timeout", "300").exit_code == 0
     assert busbw(broken_off).exit_code == 0
-    assert [plan.timing.timeout_seconds for plan in carried_out] == [300, run.plan["timing"]["timeout_seconds"]]
+    assert [plan.timing.timeout_seconds for plan in carried_out] == [300, plan_of(run, None).timing.timeout_seconds]
     refused = busbw(broken_off, "--timeout", "-5")
     assert refused.exit_code == 2
 
@@ -523,7 +510,7 @@ def test_a_timeout_for_what_is_measured_now_is_not_noted(tmp_path: Path) -> None
     run = whole_run().run
     folder = folder_of(run, tmp_path)
     record_resumption(folder, plan_of(run, 7, 300.0), run.cases, run.hosts, run.environments, launch=3)
-    assert store.read_run(folder).plan == {**run.plan, "launches": 7}
+    assert store.read_run(folder).plan == planned(run, launches=7).plan
 
 
 def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:

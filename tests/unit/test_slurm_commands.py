@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from testing.command import busbw
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, case, planned, synthetic_run, write_synthetic
 
 from busbw import __version__
 from busbw.backends.mpi.probe import SRUN_MPI
@@ -16,7 +16,7 @@ from busbw.errors import LaunchError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.mpiexec import FLAVOURS
 from busbw.runs import store
-from busbw.runs.plan import read_suite
+from busbw.runs.plan import Timing, read_suite
 from busbw.runs.records import JSON, Ended
 from busbw.runs.store import StoredRun
 from busbw.slurm import job_plan
@@ -163,7 +163,7 @@ def broken_off(results: Path, hosts: tuple[str, ...] = ("n1.example.org", "n2.ex
         [case("all_reduce", 64)], machine=Machine(hosts=hosts, facts={"variables": JOB, **facts}), launches=2, samples=3
     )
     wanted = msgspec.structs.replace(read_suite("quick"), launches=2, ranks=None)
-    run = msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(wanted.as_json())), launcher="srun")
+    run = msgspec.structs.replace(stored.run, plan=wanted, launcher="srun")
     return write_synthetic(results, StoredRun(stored.path, run, stored.rows[:2], ()))
 
 
@@ -226,9 +226,8 @@ def test_a_run_of_one_rank_is_that_of_a_step_of_one_task(slurm: Path) -> None:
 def test_a_whole_run_is_not_submitted_again_but_for_more_launches(slurm: Path) -> None:
     stored = store.read(broken_off(slurm / "results"))
     whole = synthetic_run([case("all_reduce", 64)], machine=Machine(hosts=("n1", "n2")), launches=1, samples=3)
-    run = msgspec.structs.replace(
-        whole.run, launcher="srun", plan={**stored.run.plan, "launches": 1, "timing": {"blocks": 1}}
-    )
+    plan = planned(stored.run, launches=1, timing=Timing(blocks=1)).plan
+    run = msgspec.structs.replace(whole.run, launcher="srun", plan=plan)
     folder = write_synthetic(slurm / "other", StoredRun(whole.path, run, whole.rows, ()))
     refused("submit", "--resume", str(folder))
     more = busbw("submit", "--resume", str(folder), "--launches", "4", "--dry-run")

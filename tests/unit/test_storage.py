@@ -37,7 +37,7 @@ from busbw.errors import BackendError, UsageError
 from busbw.ops.settings import Access
 from busbw.runs import cases, plan
 from busbw.runs.facts import HostFacts, StorageFacts
-from busbw.runs.plan import Plan, Sweep
+from busbw.runs.plan import FileKeys, Plan, Sweep
 from busbw.runs.records import Failed
 from busbw.system import storage
 
@@ -59,14 +59,14 @@ def accesses(sweep: Sweep, way: Way = "direct") -> set[Settings | None]:
 
 
 def test_blocks_and_depths_multiply_and_a_checkpoint_has_none() -> None:
-    sweep = Sweep(ops=("storage_read",), blocks=("4KiB", "1MiB"), depths=(1, 8))
+    sweep = Sweep(ops=("storage_read",), files=FileKeys(blocks=("4KiB", "1MiB"), depths=(1, 8)))
     wanted = {Access(block, depth, "direct") for block in (4096, MIB) for depth in (1, 8)}
     assert accesses(sweep) == wanted
-    assert accesses(Sweep(ops=("checkpoint_save",), blocks=("4KiB", "1MiB"))) == {None}
+    assert accesses(Sweep(ops=("checkpoint_save",), files=FileKeys(blocks=("4KiB", "1MiB")))) == {None}
 
 
 def test_a_plan_can_do_without_o_direct_but_not_make_storage_of_memory() -> None:
-    sweep = Sweep(ops=("storage_read",), direct=False)
+    sweep = Sweep(ops=("storage_read",), files=FileKeys(direct=False))
     assert accesses(sweep) == {Access(MIB, 1, "dropped")}
     assert accesses(sweep, "memory") == {Access(MIB, 1, "memory")}
     assert accesses(Sweep(ops=("storage_read",)), "dropped") == {Access(MIB, 1, "dropped")}

@@ -117,7 +117,7 @@ def test_a_resumed_run_asks_for_its_path_only_where_files_are_still_to_be_made(t
     cases = [case("storage_write", 1 << 20, 2), case("all_reduce", 1 << 20, 2)]
     wanted = Plan(ranks=2, path=str(tmp_path / "nowhere"), sweep=(Sweep(ops=("storage_write", "all_reduce")),))
     whole = synthetic_run(cases, launches=1, blocks=2)
-    run = msgspec.structs.replace(whole.run, plan=wanted.as_json())
+    run = msgspec.structs.replace(whole.run, plan=wanted)
     for op in ("storage_write", "all_reduce"):
         rows = [row for row in whole.rows if not isinstance(row, Measurement) or row.case.op != op]
         folder = write_synthetic(tmp_path / op, dataclasses.replace(whole, run=run, rows=tuple(rows)))

@@ -1,6 +1,7 @@
 """The run folder under everything that can befall it: torn lines, damage, full disks, newer formats, bad names."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.facts import HostFacts
 from busbw.runs.files import replaced
+from busbw.runs.plan import LogPlan, Plan
 from busbw.runs.progress import outline, outline_of
 from busbw.runs.records import (
     QUANTILES,
@@ -34,10 +36,10 @@ from busbw.runs.records import (
     Measurement,
     RankSamples,
     Row,
-    Run,
     Skipped,
 )
 from busbw.runs.resume import plan_of
+from busbw.runs.run import Run
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 
@@ -93,6 +95,9 @@ def measurement(samples: int = 3, block: int = 0) -> Measurement:
     )
 
 
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+
+
 def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
     fields: dict[str, Any] = {
         "schema": SCHEMA,
@@ -101,7 +106,7 @@ def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
         "machine": "host",
         "started": "2026-01-01T00:00:00.000Z",
         "launcher": "local",
-        "plan": {"name": "test"},
+        "plan": LogPlan(name="test"),
         "cases": (CASE, BARRIER, NEVER),
         "adjusted": (),
         "hosts": ("a", "a"),
@@ -337,7 +342,7 @@ def test_a_full_disk_leaves_no_half_of_a_run_file(small_disk: Path) -> None:
     folder = store.create(small_disk, "host")
     (small_disk / "ballast").write_bytes(b"\0" * (60 << 10))
     with pytest.raises(StoreError, match="space"):
-        store.write_run(folder, a_run(plan={"long": "x" * (64 << 10)}))
+        store.write_run(folder, a_run(plan=LogPlan(name="x" * (64 << 10))))
     assert list(folder.iterdir()) == []
 
 
@@ -450,12 +455,12 @@ def test_a_run_is_found_by_path_name_start_end_and_latest(tmp_path: Path) -> Non
 
 def test_a_label_names_a_run_before_a_part_of_a_name_does(tmp_path: Path) -> None:
     first, second = several(tmp_path, "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
-    store.write_run(first, msgspec.structs.replace(a_run(), plan={"label": "b"}))
+    store.write_run(first, msgspec.structs.replace(a_run(), plan=LogPlan(name="test", label="b")))
     assert store.find(tmp_path, "b") == first
     assert store.find(tmp_path, "bbb") == second
     (second / store.RUN_FILE).write_text("{", encoding="utf-8")
     assert store.find(tmp_path, "b") == first
-    store.write_run(second, msgspec.structs.replace(a_run(), plan={"label": "b"}))
+    store.write_run(second, msgspec.structs.replace(a_run(), plan=LogPlan(name="test", label="b")))
     with pytest.raises(UsageError, match="ambiguous"):
         store.find(tmp_path, "b")
 
@@ -494,3 +499,14 @@ def test_a_pipe_is_written_to_and_not_replaced() -> None:
     assert os.read(reading, 8) == b"rows"
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("name", ["settings", "training", "mpi-modes"])
+def test_a_stored_plan_is_a_plan_and_is_stored_with_all_its_keys(name: str, tmp_path: Path) -> None:
+    run = store.read_run(RUNS / name)
+    assert isinstance(run.plan, Plan)
+    store.write_run(tmp_path, run)
+    assert store.read_run(tmp_path) == run
+    then, now = (json.loads((folder / store.RUN_FILE).read_bytes()) for folder in (RUNS / name, tmp_path))
+    for old, new in ((then["plan"], now["plan"]), *zip(then["plan"]["sweep"], now["plan"]["sweep"], strict=True)):
+        assert {key: new[key] for key in old if key != "sweep"} == {key: old[key] for key in old if key != "sweep"}

@@ -80,7 +80,7 @@ def results(tmp_path: Path) -> Path:
         run,
         machine=HOSTILE,
         launcher=HOSTILE,
-        plan=plan.as_json(),
+        plan=plan,
         hosts=(host,) * len(run.hosts),
         environments={host: facts},
         adjusted=(HOSTILE,),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from msgspec import structs
 from testing.narrow import require
-from testing.synthetic import World, case, synthetic_run
+from testing.synthetic import World, case, planned, synthetic_run
 
 from busbw.runs.records import QUANTILES, Measurement, Window
 from busbw.runs.store import StoredRun
@@ -118,7 +118,7 @@ def test_few_windows_are_not_judged() -> None:
 
 def endured(level: Level) -> StoredRun:
     stored = synthetic_run([CASE], World(), launches=1, blocks=2)
-    run = structs.replace(stored.run, plan={**stored.run.plan, "duration": "8h"})
+    run = planned(stored.run, duration="8h")
     return replace(stored, run=run, rows=(*stored.rows[:-1], *windows(level, count=200), stored.rows[-1]))
 
 

@@ -17,7 +17,7 @@ from busbw.errors import UsageError
 from busbw.ops import TRAINED
 from busbw.ops.training import EXCHANGE, Workload, workload_in_words
 from busbw.runs import cases
-from busbw.runs.plan import Plan
+from busbw.runs.plan import measured_plan
 from busbw.runs.records import Case
 from busbw.workloads import model_rows
 from busbw.workloads.shapes import DROPPED, StepShape, model_name, routed
@@ -26,7 +26,7 @@ MODELS = model_rows.models()
 
 
 def case(op: str, model: str = "MLP 1024", ranks: int = 4, **sweep: Any) -> Case:  # noqa: ANN401 - keys of a sweep
-    plan = msgspec.convert({"sweep": [{"ops": [op], "models": [model], **sweep}]}, Plan)
+    plan = measured_plan({"sweep": [{"ops": [op], "models": [model], **sweep}]})
     return cases.expand(plan, ranks, 1).cases[0]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import StoreError
-from busbw.runs.records import Run
+from busbw.runs.run import Run
 from busbw.units import clock_time
 from busbw.workloads.model_rows import Model
 from busbw_analysis.assembly import to_json
@@ -168,7 +168,7 @@ def _backends(judgement: Judgement) -> str:
 def run_names(judgement: Judgement) -> str:
     """The ids of the pooled runs, with their labels."""
     runs = [stored.run for stored in judgement.runs]
-    return ", ".join(run.id if run.label is None else f"{run.id} {run.label!r}" for run in runs)
+    return ", ".join(run.id if run.plan.label is None else f"{run.id} {run.plan.label!r}" for run in runs)
 
 
 def _pooled(judgement: Judgement) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import BusbwError
-from busbw.runs.records import Run
+from busbw.runs.run import Run
 from busbw.system.catalog import Catalogue
 from busbw_analysis.assembly.judge import judge_with_selftest
 from busbw_analysis.data.kept import read_summarised

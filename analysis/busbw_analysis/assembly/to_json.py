@@ -36,7 +36,7 @@ _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "c
 _MOST_PAIRS: Final = 240
 """Pairs of one case that are listed with all their numbers."""
 
-_OF_RUN: Final = ("id", "label", "machine", "started", "busbw", "launcher")
+_OF_RUN: Final = ("machine", "started", "busbw", "launcher")
 
 
 def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
@@ -179,6 +179,8 @@ def crossing_rows(comparisons: Sequence[AlgorithmComparison]) -> list[JSON]:
 def _runs(runs: Sequence[StoredRun]) -> list[JSON]:
     return [
         {
+            "id": stored.run.id,
+            "label": stored.run.plan.label,
             **values_of(stored.run, *_OF_RUN),
             "ranks": len(stored.run.hosts),
             "hosts": list(dict.fromkeys(stored.run.hosts)),

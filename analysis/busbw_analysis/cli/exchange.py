@@ -12,7 +12,6 @@ from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.files import replaced
 from busbw.runs.plan import check_label
-from busbw.runs.records import JSON
 from busbw.shared_options import FILE, results_dir_option
 from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli.options import log_facts, log_options, parsed, read_runs, run_options
@@ -44,7 +43,7 @@ def import_(*, logs: tuple[Path, ...], label: str | None, results_dir: Path) -> 
     if unfit is not None:
         raise UsageError(f"{unfit} is already a run; import takes logs of other tools")
     for path, run in zip(logs, runs, strict=True):
-        echo(str(_keep(path, run, results_dir, {} if label is None else {"label": label})))
+        echo(str(_keep(path, run, results_dir, label)))
 
 
 def read_log(results_dir: Path, facts: LogFacts, path: Path) -> store.StoredRun:
@@ -52,14 +51,17 @@ def read_log(results_dir: Path, facts: LogFacts, path: Path) -> store.StoredRun:
     return find(results_dir, str(path)).read(facts).stored
 
 
-def _keep(path: Path, stored: store.StoredRun, results_dir: Path, given: dict[str, JSON]) -> Path:
-    """Write a run that was read from the log at ``path``, with a copy of the log; ``given`` are keys of its plan."""
+def _keep(path: Path, stored: store.StoredRun, results_dir: Path, label: str | None) -> Path:
+    """Write a run that was read from the log at ``path``, with a copy of the log; under ``label``."""
     folder = store.create(results_dir, stored.run.machine)
     try:
         shutil.copyfile(path, folder / f"original-{path.name}")
     except OSError as error:
         raise StoreError(f"cannot copy {path} into {folder}: {error.strerror}") from error
-    store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name, plan={**stored.run.plan, **given}))
+    store.write_run(
+        folder,
+        msgspec.structs.replace(stored.run, id=folder.name, plan=msgspec.structs.replace(stored.run.plan, label=label)),
+    )
     with store.Appender(folder) as appender:
         for row in stored.rows:
             appender.append(row)

@@ -9,7 +9,8 @@ from typing import Final
 from msgspec import structs
 
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import Case, Imported, LogNote, Run
+from busbw.runs.records import Case, Imported
+from busbw.runs.run import LogNote, Run
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.likeness import is_unknown, options_of

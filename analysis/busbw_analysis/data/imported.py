@@ -19,20 +19,9 @@ from busbw.ops.base import Op
 from busbw.ops.groups import ASKED
 from busbw.ops.settings import HostSettings, PairSettings
 from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
-from busbw.runs.records import (
-    CASE_DTYPE_BYTES,
-    REDOPS,
-    SCHEMA,
-    BackendTraits,
-    Case,
-    Check,
-    Ended,
-    Imported,
-    ImportedLog,
-    LogNote,
-    Run,
-    Settings,
-)
+from busbw.runs.plan import LogPlan
+from busbw.runs.records import CASE_DTYPE_BYTES, REDOPS, SCHEMA, BackendTraits, Case, Check, Ended, Imported, Settings
+from busbw.runs.run import ImportedLog, LogNote, Run
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.system.named import Cards, cards_named, gpu_named, gpus_meant
@@ -165,7 +154,7 @@ def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path
         machine=facts.machine or "imported",
         started=began,
         launcher=f"imported from {log.tool}",
-        plan={"name": log.source},
+        plan=LogPlan(name=log.source),
         cases=tuple(dict.fromkeys(row.case for row in rows)),
         adjusted=(),
         hosts=world.hosts,

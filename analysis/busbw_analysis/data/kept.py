@@ -24,7 +24,8 @@ from busbw.escape import plain_text, with_texts
 from busbw.runs import files, store
 from busbw.runs.placement import Variable
 from busbw.runs.progress import line_of, outline_of
-from busbw.runs.records import Case, Imported, Measurement, Row, Run
+from busbw.runs.records import Case, Imported, Measurement, Row
+from busbw.runs.run import Run
 from busbw_analysis.data import kept_sources
 from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
@@ -251,11 +252,11 @@ def _launch_columns(table: LaunchTable) -> dict[str, dict[str, npt.NDArray[Any]]
 
 def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:
     """The run, what identifies its machine and software, and the settings of every case."""
-    of_run = {
+    of_run: dict[str, object] = {
         "run": run.id,
         "started": run.started,
-        "plan": run.plan.get("name"),
-        "label": run.label,
+        "plan": run.plan.name,
+        "label": run.plan.label,
         "launcher": run.launcher,
     }
     of_run |= {name.replace(" ", "_").replace(".", "_"): value_of(run) for name, value_of in CHECKED}

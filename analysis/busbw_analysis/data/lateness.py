@@ -8,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -422,9 +421,9 @@ def _group(ranks: tuple[int, ...], seen: Seen, parts: Mapping[int, Sequence[Part
     # are tested one by one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
-    trial = _Trial(tuple(order[:1]), parts, ranks, seen, release_ns(parts.values()))
+    trial = _trial(tuple(order[:1]), parts, ranks, seen, release_ns(parts.values()))
     for count in range(2, most + 1):
-        more = replace(trial, suspects=tuple(order[:count]))
+        more = _trial(tuple(order[:count]), parts, ranks, seen, trial.release_ns)
         if all(more.judged(place).flagged for place in more.suspects):
             trial = more
     return GroupLateness(
@@ -439,27 +438,32 @@ def _group(ranks: tuple[int, ...], seen: Seen, parts: Mapping[int, Sequence[Part
     )
 
 
-@dataclass(frozen=True)
+def _trial(
+    suspects: tuple[int, ...],
+    parts: Mapping[int, Sequence[Part]],
+    ranks: tuple[int, ...],
+    seen: Seen,
+    release_ns: float,
+) -> "_Trial":
+    counts = {case: late_counts(blocks, suspects, len(ranks), release_ns) for case, blocks in parts.items()}
+    by_launch = by_key(pair for tally in counts.values() for pair in tally.shares.items())
+    return _Trial(suspects, ranks, seen, release_ns, counts, [mean(shares) for shares in by_launch.values()])
+
+
+@dataclass(frozen=True, slots=True)
 class _Trial:
-    """All cases evaluated for one set of suspects."""
+    """All cases evaluated for one set of suspects.
+
+    counts: of every case, by case index
+    means: the share of late samples of every rank (mean over cases), launch by launch
+    """
 
     suspects: tuple[int, ...]
-    parts: Mapping[int, Sequence[Part]]
     ranks: tuple[int, ...]
     seen: Seen
     release_ns: float
-
-    @cached_property
-    def counts(self) -> dict[int, LateCounts]:
-        """The evaluation of every case, by case index."""
-        count = len(self.ranks)
-        return {case: late_counts(parts, self.suspects, count, self.release_ns) for case, parts in self.parts.items()}
-
-    @cached_property
-    def means(self) -> list[Floats]:
-        """The share of late samples of every rank (mean over cases), launch by launch."""
-        by_launch = by_key(pair for tally in self.counts.values() for pair in tally.shares.items())
-        return [mean(shares) for shares in by_launch.values()]
+    counts: Mapping[int, LateCounts]
+    means: Sequence[Floats]
 
     def judged(self, place: int) -> RankLateness:
         """One rank over all cases; only a suspect can be flagged."""

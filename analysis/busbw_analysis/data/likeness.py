@@ -13,7 +13,8 @@ from busbw.runs import store
 from busbw.runs.described import fact_over_hosts, in_words, variables_over_hosts
 from busbw.runs.facts import LIBRARY_VARIABLES, SAME_FACTS, SAME_VARIABLES
 from busbw.runs.placement import Variable, binding, rank_placements
-from busbw.runs.records import Run
+from busbw.runs.plan import LogPlan
+from busbw.runs.run import Run
 from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key, grouped
 
@@ -73,10 +74,9 @@ def _of_cases(field: str) -> Callable[[Run], str | None]:
 
 
 def _warm_up(run: Run) -> str | None:
-    timing = run.plan.get("timing")
-    if not isinstance(timing, Mapping):
+    if isinstance(run.plan, LogPlan):
         return None
-    return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
+    return ", ".join(f"{name}={getattr(run.plan.timing, name)}" for name in _WARM_UP_RULES)
 
 
 def options_of(command: str | None) -> frozenset[str]:

@@ -617,7 +617,8 @@ def more_launches(judgement: Judgement) -> str:
     """The difference that more launches could detect; "" if no affordable number of launches helps, or if a run has a
     duration or a controller, which is one launch.
     """
-    if any(stored.run.plan.get(key) is not None for stored in judgement.runs for key in ("duration", "controller")):
+    plans = [stored.run.plan for stored in judgement.runs]
+    if any(plan.duration is not None or plan.controller is not None for plan in plans):
         return ""
     scatter = scatter_of(judgement)
     if scatter is None:

@@ -231,7 +231,7 @@ def _of_side(name: str, finding: Finding) -> Finding:
 
 def labels_of(dataset: Dataset) -> tuple[str, ...]:
     """The distinct labels of the runs of a side."""
-    return tuple(dict.fromkeys(label for stored in dataset.runs if (label := stored.run.label) is not None))
+    return tuple(dict.fromkeys(label for stored in dataset.runs if (label := stored.run.plan.label) is not None))
 
 
 def _ended_well(stored: StoredRun) -> bool:

@@ -224,7 +224,7 @@ class Judgement:
     def asked(self) -> frozenset[str]:
         """The operations that some run measured not only as references."""
         runs = (stored.run for stored in self.runs)
-        return frozenset().union(*({case.op for case in run.cases} - run.baseline_ops for run in runs))
+        return frozenset().union(*({case.op for case in run.cases} - run.plan.baseline_ops for run in runs))
 
     def best_of(self, ops: Container[str]) -> Best | None:
         """The highest busbw of these ops; None if there is none.

@@ -16,6 +16,7 @@ import numpy as np
 
 from busbw.errors import AnalysisError, StoreError
 from busbw.runs.records import JSON, SCHEMA
+from busbw.runs.selftest import FOLDER, TRUTH_FILE, Truth
 from busbw.units import clock_time, format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary
@@ -23,9 +24,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import Estimate, LaunchKey, adjus
 
 State = Literal["ok", "caution", "fail"]
 
-FOLDER = "selftests"
 RESULT_FILE = "selftest.json"
-_TRUTH_FILE = "truth.json"
 
 _TIMER_NS = (200.0, 1_000.0)
 _EMPTY_NS = (1_000.0, 5_000.0)
@@ -97,10 +96,10 @@ class SelfTest:
 def judge_selftest(folder: Path) -> SelfTest:
     """Judge the runs in ``folder``. Raises StoreError or AnalysisError if one of them cannot be read."""
     try:
-        truth: dict[str, JSON] = json.loads((folder / _TRUTH_FILE).read_text(encoding="utf-8"))
-        runs = {name: folder / path for name, path in truth["runs"].items()}
-        same, straggler, wrong = (load([runs[name]]) for name in ("same", "straggler", "wrong"))
-    except (OSError, ValueError, KeyError) as error:
+        truth = msgspec.json.decode((folder / TRUTH_FILE).read_bytes(), type=Truth)
+        names = truth.runs.same, truth.runs.straggler, truth.runs.wrong
+        same, straggler, wrong = (load([folder / name]) for name in names)
+    except (OSError, ValueError) as error:
         message = f"{folder} does not contain a complete self-test: {type(error).__name__}: {error}"
         raise AnalysisError(message) from error
     summaries = same.summaries
@@ -109,9 +108,9 @@ def judge_selftest(folder: Path) -> SelfTest:
         id=folder.name,
         started=same.runs[0].run.started,
         machine=same.runs[0].run.machine,
-        backend=truth["backend"],
-        ranks=truth["ranks"],
-        usable_cores=truth["usable_cores"],
+        backend=truth.backend,
+        ranks=truth.ranks,
+        usable_cores=truth.usable_cores,
         launches=len(same.runs[0].launches) // 2,
         checks=(
             *_clock_reads(same),
@@ -295,9 +294,9 @@ def _worse(state: State, other: State) -> State:
     return max((state, other), key=("ok", "caution", "fail").index)
 
 
-def _straggler(straggler: Dataset, truth: dict[str, JSON]) -> Check:
+def _straggler(straggler: Dataset, truth: Truth) -> Check:
     """Whether the delayed rank is flagged, no other rank is, and the delay is measured correctly."""
-    rank, true_ns, share = truth["straggler_rank"], truth["straggler_delay_ns"], truth["straggler_share"]
+    rank, true_ns, share = truth.straggler_rank, truth.straggler_delay_ns, truth.straggler_share
     limit = f"rank {rank} alone, {format_time(true_ns)} ± {_DELAY_ERROR[0]:.0%} (fails above {_DELAY_ERROR[1]:.0%})"
     flagged = {late.rank: late for group in straggler.lateness for late in group.flagged}
     if set(flagged) != {rank}:

@@ -106,7 +106,7 @@ def _of_runs(judgement: Judgement) -> dict[str, JSON]:
     variables = (f"{name}={value}" for name, value in variables_in_words(facts.environments).items())
     return {
         "run": _distinct(run.id for run in runs),
-        "label": _distinct(run.label for run in runs),
+        "label": _distinct(run.plan.label for run in runs),
         "started": min(run.started for run in runs),
         "machine": _distinct(run.machine for run in runs),
         "host_names": _distinct(facts.hosts) if facts.hosts_known else None,

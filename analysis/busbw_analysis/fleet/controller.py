@@ -1,10 +1,9 @@
 """From a run's ranks and rows to a fleet's nodes and rounds, and back: the controller of a run, and its replay."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -15,17 +14,17 @@ from busbw.ops import OPS
 from busbw.ops.groups import ASKED
 from busbw.runs.asked import LEAST_NODES, Ask
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
-from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Run, Skipped
+from busbw.runs.plan import LogPlan, Plan
+from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Skipped
+from busbw.runs.run import Run
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.diagnosis.siblings import NORMAL, SLOW
 from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
 from busbw_analysis.fleet.topology import Path_
-from busbw_analysis.fleet.verdicts import Device, Evidence, FleetJudgement, Verdict, judge
+from busbw_analysis.fleet.verdicts import Device, FleetJudgement, judge, of_two_rates
 
 Members = tuple[tuple[int, ...], ...]
 """The ranks of each node."""
@@ -258,8 +257,8 @@ def is_fleet(run: Run) -> bool:
 
 def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
     """The verdicts of the rows through the controller; None if with these options it would have asked for others."""
-    run = stored.run
-    kept = replace(options, sample=run.plan.get("matchings"), seed=run.plan.get("seed", options.seed))
+    run, plan = stored.run, stored.run.plan
+    kept = options if isinstance(plan, LogPlan) else replace(options, sample=plan.matchings, seed=plan.seed)
     controller = FleetController(options=kept, topology=topology)
     controller.begin(run.cases, run.hosts, run.environments)
     skipped = {row.case: row for row in stored.rows if isinstance(row, Skipped)}
@@ -309,38 +308,8 @@ def _of_pairs(
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
     if not judgement.verdicts and not fleet.switches:
-        judgement = replace(judgement, verdicts=tuple(_of_two_rates(rounds, cases)))
+        judgement = replace(judgement, verdicts=tuple(of_two_rates(rounds, cases)))
     return Judged(judgement, cases, in_rounds=False)
-
-
-def _of_two_rates(rounds: Sequence[Round], cases: Sequence[Case]) -> Iterator[Verdict]:
-    """Who may be slow if every pair has one of two rates, far apart, at the largest size: of few pairs, nothing says
-    which is usual. Nodes of fast pairs are not suspect.
-    """
-    paired = [each for each in rounds if each.stage not in {"alone", "alone again"}]
-    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=None)
-    times: dict[tuple[int, int], float] = {}
-    for each in paired:
-        rows = zip(each.sender.tolist(), each.receiver.tolist(), each.seconds.tolist(), strict=True)
-        for *pair, seconds in rows if each.case == place else ():
-            times[pair[0], pair[1]] = min(seconds, times.get((pair[0], pair[1]), seconds))
-    fastest = min(times.values(), default=0.0)
-    fast = {pair: seconds for pair, seconds in times.items() if fastest / seconds >= NORMAL}
-    slow = {pair: seconds for pair, seconds in times.items() if fastest / seconds < SLOW}
-    two = len(fast) + len(slow) == len(times) and slow and min(slow.values()) / max(slow.values()) >= NORMAL
-    if place is None or not two:
-        return
-    cleared = {node: None for pair in fast for node in pair}
-    often = Counter(node for pair in slow for node in pair if node not in cleared)
-    suspects = by_key(
-        (tuple(node for node in pair if often[node] == max(often[end] for end in pair)), pair) for pair in slow
-    )
-    usual = median(fast.values())
-    for nodes, pairs in sorted(suspects.items(), key=lambda entry: -len(entry[1])):
-        seconds = median(slow[pair] for pair in pairs)
-        partner = next((node for node in cleared if not {(node, nodes[0]), (nodes[0], node)} & times.keys()), -1)
-        evidence = Evidence(place, seconds, usual, seconds / usual, len(pairs))
-        yield Verdict("undecided", nodes, evidence=(evidence,), next_pairs=((nodes[0], partner),))
 
 
 def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:

@@ -208,8 +208,8 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     return rows
 
 
-def _partner(judged: Judged, node: int) -> str:
-    return "any good node" if node < 0 else judged.judgement.fleet.names[node]
+def _partner(judged: Judged, node: int | None) -> str:
+    return "any good node" if node is None else judged.judgement.fleet.names[node]
 
 
 def exclude(judged: Judged) -> str:
@@ -347,7 +347,7 @@ def _verdict(judged: Judged, verdict: Verdict) -> dict[str, JSON]:
         **plain(verdict),
         "nodes": _names(judged, verdict),
         "evidence": [{**plain(each), "case": plain(judged.cases[each.case])} for each in verdict.evidence],
-        "next_pairs": [[None if node < 0 else names[node] for node in pair] for pair in verdict.next_pairs],
+        "next_pairs": [[None if node is None else names[node] for node in pair] for pair in verdict.next_pairs],
         "message": sentence(judged, verdict),
     }
 

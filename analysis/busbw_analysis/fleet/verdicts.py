@@ -1,13 +1,18 @@
 """Verdicts on a fleet: what is slow, how sure that is, and the numbers behind it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
 
 from busbw.runs.asked import LEAST_NODES
+from busbw.runs.records import Case
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.diagnosis.siblings import NORMAL, SLOW
 from busbw_analysis.fleet import model, search
 from busbw_analysis.fleet.rounds import AGAIN, FRESH, Fleet, Floats, Ints, Round, Truths
 
@@ -70,7 +75,7 @@ class Verdict:
     error: probability of so much evidence if nothing is wrong, adjusted for all suspects (Holm); None: counted, not
         measured
     case: place of the case that failed or was computed wrongly
-    next_pairs: pairs that would decide
+    next_pairs: pairs that would decide; None: with any good node
     at_once: fewest pairs of a cut that were slow together; 0: not a cut
     throttled: what slowed a GPU of the node down in most rounds
     busy: whether it is undecided while other programs took CPUs
@@ -85,7 +90,7 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     device: Device | None = None
     case: int | None = None
-    next_pairs: tuple[tuple[int, int], ...] = ()
+    next_pairs: tuple[tuple[int, int | None], ...] = ()
     at_once: int = 0
     throttled: tuple[str, ...] = ()
     busy: bool = False
@@ -397,8 +402,38 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
             probability=PRIOR["node"],
             error=1.0,
             evidence=(worst,),
-            next_pairs=((node, -1),),
+            next_pairs=((node, None),),
         )
+
+
+def of_two_rates(rounds: Sequence[Round], cases: Sequence[Case]) -> Iterator[Verdict]:
+    """Who may be slow if every pair has one of two rates, far apart, at the largest size: of few pairs, nothing says
+    which is usual. Nodes of fast pairs are not suspect.
+    """
+    paired = [each for each in rounds if each.stage not in {"alone", "alone again"}]
+    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=None)
+    times: dict[tuple[int, int], float] = {}
+    for each in paired:
+        rows = zip(each.sender.tolist(), each.receiver.tolist(), each.seconds.tolist(), strict=True)
+        for *pair, seconds in rows if each.case == place else ():
+            times[pair[0], pair[1]] = min(seconds, times.get((pair[0], pair[1]), seconds))
+    fastest = min(times.values(), default=0.0)
+    fast = {pair: seconds for pair, seconds in times.items() if fastest / seconds >= NORMAL}
+    slow = {pair: seconds for pair, seconds in times.items() if fastest / seconds < SLOW}
+    two = len(fast) + len(slow) == len(times) and slow and min(slow.values()) / max(slow.values()) >= NORMAL
+    if place is None or not two:
+        return
+    cleared = {node: None for pair in fast for node in pair}
+    often = Counter(node for pair in slow for node in pair if node not in cleared)
+    suspects = by_key(
+        (tuple(node for node in pair if often[node] == max(often[end] for end in pair)), pair) for pair in slow
+    )
+    usual = median(fast.values())
+    for nodes, pairs in sorted(suspects.items(), key=lambda entry: -len(entry[1])):
+        seconds = median(slow[pair] for pair in pairs)
+        partner = next((node for node in cleared if not {(node, nodes[0]), (nodes[0], node)} & times.keys()), None)
+        evidence = Evidence(place, seconds, usual, seconds / usual, len(pairs))
+        yield Verdict("undecided", nodes, evidence=(evidence,), next_pairs=((nodes[0], partner),))
 
 
 def _of_map(fleet: Fleet, rounds: list[Round]) -> model.Data:

@@ -12,7 +12,8 @@ import msgspec
 
 from busbw.escape import plain_text
 from busbw.runs.facts import fact_of
-from busbw.runs.records import JSON, Case, Run
+from busbw.runs.records import JSON, Case
+from busbw.runs.run import Run
 from busbw_analysis.data.likeness import is_unknown
 from busbw_analysis.history.facts import facts_of
 
@@ -70,8 +71,8 @@ _TEXT: Final = "VARCHAR"
 OF_RUNS: Final = (
     Column("run", _TEXT, "id of the run", lambda run: run.id),
     Column("started", "TIMESTAMP", "UTC", started),
-    Column("label", _TEXT, "given name", lambda run: run.label),
-    Column("plan", _TEXT, "its plan", lambda run: run.plan.get("name")),
+    Column("label", _TEXT, "given name", lambda run: run.plan.label),
+    Column("plan", _TEXT, "its plan", lambda run: run.plan.name),
     Column("machine", _TEXT, "cluster or host", lambda run: run.machine),
     Column("machine_kind", _TEXT, "machine, processors and GPUs", machine_kind),
     Column(

@@ -7,7 +7,8 @@ import msgspec
 
 from busbw.escape import plain_text
 from busbw.runs.described import variables_over_hosts
-from busbw.runs.records import JSON, Run
+from busbw.runs.records import JSON
+from busbw.runs.run import Run
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import CHECKED, is_unknown
 
@@ -42,9 +43,9 @@ def facts_of(run: Run) -> dict[str, str]:
     of_run: dict[str, JSON] = {
         **{name: value_of(run) for name, value_of in CHECKED if name not in _OF_CASES},
         "variables": {variable.in_words: value for variable, value in variables.items()},
-        "label": run.label,
+        "label": run.plan.label,
         "launcher": run.launcher,
-        "plan": {name: run.plan.get(name) for name in _OF_PLAN},
+        "plan": {name: value for name, value in run.plan.as_json().items() if name in _OF_PLAN},
         "host names": None if is_unknown(run, "hosts") else sorted(set(run.hosts)),
         "tool": None if log is None else {"version": log.tool_version, "command": log.command},
     }

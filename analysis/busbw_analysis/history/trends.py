@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -181,18 +181,14 @@ class Moment:
     lasting: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class History:
-    """Trends of all selected cases. ``runs``: number of runs with a result."""
+    """Trends of all selected cases. ``runs``: number of runs with a result; ``moments``: the steps, latest first."""
 
     runs: int
     trends: tuple[Trend, ...]
     steps: tuple[TrendStep, ...]
-
-    @cached_property
-    def moments(self) -> tuple[Moment, ...]:
-        """The steps by moment, latest first."""
-        return moments_of(self.steps)
+    moments: tuple[Moment, ...]
 
 
 def history_of(views: Views, selection: Selection | None = None) -> History:
@@ -209,7 +205,7 @@ def history_of(views: Views, selection: Selection | None = None) -> History:
     ]
     trends.sort(key=lambda trend: (trend.machine_kind, trend.tool, trend.case.op, trend.case.size_bytes, trend.series))
     steps = tuple(trend_step for trend in trends for trend_step in steps_with_changes(trend))
-    return History(len(runs), tuple(trends), steps)
+    return History(len(runs), tuple(trends), steps, moments_of(steps))
 
 
 _OF_RUNS: Final = """

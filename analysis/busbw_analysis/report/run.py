@@ -106,7 +106,7 @@ def timing(runs: Sequence[StoredRun]) -> Section:
     for stored in runs:
         name = f" of run {stored.run.id}" if several else ""
         rounded = map("size rounded: {}".format, stored.run.adjusted)
-        plan = flatten(stored.run.plan, 4)
+        plan = flatten(stored.run.plan.as_json(), 4)
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
     spans = [sum(block.elapsed_ns for block in stored.measurements) / 1e9 for stored in runs]
     spent = ", ".join(format_span(seconds) if seconds else MISSING for seconds in spans)

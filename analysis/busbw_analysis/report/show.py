@@ -348,9 +348,9 @@ def about(judgement: Judgement) -> tuple[str, ...]:
     run = judgement.runs[0].run
     of_hosts = f"{counted(len(run.hosts), 'rank')} on {judgement.facts.hosts_in_words}"
     backends = dict.fromkeys(row.case.backend for row in judgement.cases)
-    labels = dict.fromkeys(label for stored in judgement.runs if (label := stored.run.label) is not None)
+    labels = dict.fromkeys(label for stored in judgement.runs if (label := stored.run.plan.label) is not None)
     return (
-        str(run.plan.get("name", run.id)),
+        run.plan.name,
         *map(repr, labels),
         counted(len(judgement.cases), "case"),
         of_hosts,

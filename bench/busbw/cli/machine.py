@@ -88,19 +88,23 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     seen = picture(environment.host_facts(), rows)
     levels = level_rows(seen)
     if as_json:
-        document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "unknown": list(seen.unknown)}
+        document = {
+            "levels": msgspec.to_builtins(levels),
+            "findings": [*seen.findings, *seen.resting],
+            "unknown": list(seen.unknown),
+        }
         echo(json.dumps(document, indent=2))
         return
     table: list[dict[str, JSON]] = [
         {
-            "level": row["level"],
-            "of": row["of"],
-            "nominal": in_practice(row["nominal_bytes_per_second"]),
-            "in practice": in_practice(row["practical_bytes_per_second"], row["practical_of"]),
-            "direction": row["direction"],
-            "because": row["why"],
-            "source": row["source"],
-            "source of practice": row["practical_source"],
+            "level": row.level,
+            "of": row.of,
+            "nominal": in_practice(row.nominal_bytes_per_second),
+            "in practice": in_practice(row.practical_bytes_per_second, row.practical_of),
+            "direction": row.direction,
+            "because": row.why,
+            "source": row.source,
+            "source of practice": row.practical_source,
         }
         for row in levels
     ]
@@ -120,6 +124,28 @@ def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:
 # --- busbw doctor ----------------------------------------------------------------------------------------------------
 
 
+class LevelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory or link level as it is printed.
+
+    level, of: its name, and the holders that have the same values
+    nominal_bytes_per_second, practical_bytes_per_second: its peak; None: unknown
+    practical_of, practical_source: what the practical rate is of, and where it is from
+    why: how the peak was found, or why it is unknown
+    measured_by: the command that measures a level of unknown peak
+    """
+
+    level: Name
+    of: str
+    nominal_bytes_per_second: float | None
+    practical_bytes_per_second: float | None
+    practical_of: str | None
+    practical_source: str | None
+    direction: str | None
+    why: str
+    measured_by: str | None
+    source: str | None
+
+
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about this machine, the cost of a clock read (None: unusable), the backends and launchers that work here,
     its memory and link levels with their peaks, what is unknown, and findings, the most important first.
@@ -129,7 +155,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     timer_ns: int | None
     backends: list[dict[str, JSON]]
     launchers: list[dict[str, JSON]]
-    levels: list[dict[str, JSON]]
+    levels: list[LevelRow]
     unknown: tuple[str, ...]
     findings: list[str]
 
@@ -170,31 +196,31 @@ _BY_TORCHRUN: Final = (
 )
 
 
-def _next_steps(levels: Iterable[dict[str, JSON]]) -> list[str]:
+def _next_steps(levels: Iterable[LevelRow]) -> list[str]:
     """The levels without a nominal rate, and the command that measures each."""
-    unknown = dict.fromkeys((level["level"], level["measured_by"]) for level in levels if level["measured_by"])
+    unknown = dict.fromkeys((level.level, level.measured_by) for level in levels if level.measured_by)
     return [f"measure {name}: {command}" for name, command in unknown]
 
 
-def level_rows(seen: Picture) -> list[dict[str, JSON]]:
+def level_rows(seen: Picture) -> list[LevelRow]:
     """The levels of a machine as rows; holders with equal values share a row."""
     launcher = _BY_SRUN if shutil.which("srun") else _BY_TORCHRUN
     alike: dict[Level, list[Level]] = {}
     for level in seen.levels:
         alike.setdefault(replace(level, holder="", gpu=None), []).append(level)
     return [
-        {
-            "level": level.name,
-            "of": _holders(members),
-            "nominal_bytes_per_second": None if level.peak is None else level.peak.nominal,
-            "practical_bytes_per_second": None if level.peak is None else level.peak.practical,
-            "practical_of": None if level.peak is None else level.peak.practical_of,
-            "practical_source": None if level.peak is None else level.peak.practical_source,
-            "direction": None if level.peak is None else level.peak.direction,
-            "why": level.why,
-            "measured_by": _MEASURED_BY[level.name].format(launcher=launcher) if level.peak is None else None,
-            "source": None if level.peak is None else level.peak.source,
-        }
+        LevelRow(
+            level=level.name,
+            of=_holders(members),
+            nominal_bytes_per_second=None if level.peak is None else level.peak.nominal,
+            practical_bytes_per_second=None if level.peak is None else level.peak.practical,
+            practical_of=None if level.peak is None else level.peak.practical_of,
+            practical_source=None if level.peak is None else level.peak.practical_source,
+            direction=None if level.peak is None else level.peak.direction,
+            why=level.why,
+            measured_by=_MEASURED_BY[level.name].format(launcher=launcher) if level.peak is None else None,
+            source=None if level.peak is None else level.peak.source,
+        )
         for level, members in alike.items()
     ]
 
@@ -263,15 +289,13 @@ def in_words(examined: Examined) -> str:
     return "\n".join(map(plain_text, lines))
 
 
-def _level_in_words(level: dict[str, JSON]) -> str:
-    head = f"  {level['level']:8}{level['of']}: "
-    if level["nominal_bytes_per_second"] is None:
-        return f"{head}unknown: {level['why']}"
-    practical = in_practice(level["practical_bytes_per_second"], level["practical_of"])
+def _level_in_words(level: LevelRow) -> str:
+    head = f"  {level.level:8}{level.of}: "
+    if level.nominal_bytes_per_second is None:
+        return f"{head}unknown: {level.why}"
+    practical = in_practice(level.practical_bytes_per_second, level.practical_of)
     reached = "" if practical is None else f", {practical} in practice"
-    return (
-        f"{head}{format_rate(level['nominal_bytes_per_second'])} nominal{reached}, {level['direction']}; {level['why']}"
-    )
+    return f"{head}{format_rate(level.nominal_bytes_per_second)} nominal{reached}, {level.direction}; {level.why}"
 
 
 def _nic_in_words(nic: Nic) -> str:

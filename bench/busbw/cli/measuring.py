@@ -192,7 +192,7 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         requested = plan.override(given, ops=selected, **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
-            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
+            sweep.with_keys({"models": sweep.training.models and tuple(map(model_name, sweep.training.models))})
             for sweep in requested.sweep
         )
         return msgspec.structs.replace(requested, sweep=sweeps)
@@ -354,7 +354,7 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
 def _next_command(folder: Path) -> str:
     """The command that judges the run: that of its controller, if it has one."""
     with suppress(BusbwError, OSError):
-        return str(store.read_run(folder).plan.get("controller") or "report")
+        return store.read_run(folder).plan.controller or "report"
     return "report"
 
 

@@ -10,7 +10,7 @@ import msgspec
 from busbw.escape import echo
 
 _TYPES: Final = {
-    "run": ("busbw.runs.records", "Run", "run.json"),
+    "run": ("busbw.runs.run", "RunDocument", "run.json"),
     "row": ("busbw.runs.records", "Row", "a line of samples.jsonl"),
     "rule": ("busbw_analysis.gate.rules", "Rule", "a [[rule]] of busbw gate"),
     "baseline": ("busbw_analysis.gate.baselines", "Baseline", "a file of results/baselines"),

@@ -23,6 +23,7 @@ from busbw.launch.launchers import launcher_here
 from busbw.launch.run_session import Settings
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.selftest import FOLDER, TRUTH_FILE, RunFolders, Truth
 from busbw.shared_options import as_json_option, results_dir_option
 from busbw.system import environment
 
@@ -33,19 +34,12 @@ DELAY_SHARE = 0.3
 LAUNCHES_A_SIDE = 10
 """Launches per side of the A/A comparison; the order of sides is A B B A."""
 
-FOLDER = "selftests"
-"""Subfolder of a machine's results for self-tests, apart from its runs so that they are not mistaken for runs."""
-
 _TIMING = Timing(
     blocks=1, max_seconds=0.2, min_seconds=0.05, launch_warmup_seconds=0.5, warmup_seconds=0.02, timeout_seconds=60.0
 )
 _SAME = (Sweep(ops=("all_reduce",), sizes="8,1MiB"), Sweep(ops=("barrier",)))
 _STRAGGLER = (Sweep(ops=("all_reduce", "all_gather"), sizes="8,64KiB"), Sweep(ops=("barrier",)))
 _WRONG = (Sweep(ops=("all_reduce", "all_gather", "broadcast"), sizes="1KiB"),)
-
-
-TRUTH_FILE = "truth.json"
-"""File beside the runs with the injected faults, which the analysis has to detect."""
 
 
 def _measured(results_dir: Path, backend: str, ranks: int | None, launches: int) -> Path:
@@ -88,15 +82,15 @@ def _measured(results_dir: Path, backend: str, ranks: int | None, launches: int)
         say(text)
         variant = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=count)
         runs[name] = str(launch.execute(variant, settings, faulty).folder.relative_to(stamp))
-    truth = {
-        "runs": runs,
-        "backend": backend,
-        "ranks": ranks,
-        "usable_cores": environment.usable_cores(),
-        "straggler_rank": last,
-        "straggler_delay_ns": round(DELAY_SECONDS * 1e9),
-        "straggler_share": DELAY_SHARE,
-    }
+    truth = Truth(
+        runs=RunFolders(**runs),
+        backend=backend,
+        ranks=ranks,
+        usable_cores=environment.usable_cores(),
+        straggler_rank=last,
+        straggler_delay_ns=round(DELAY_SECONDS * 1e9),
+        straggler_share=DELAY_SHARE,
+    )
     (stamp / TRUTH_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(truth), indent=2) + b"\n")
     return stamp
 

@@ -22,7 +22,7 @@ from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, baseline_ops, case_in_words
+from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
@@ -72,7 +72,7 @@ class LiveTable(Listener):
         self._remaining = remaining
         self._blocks_of: Counter[Case] = Counter()
         self._plan = plan
-        self._references = baseline_ops(plan.as_json())
+        self._references = plan.baseline_ops
         self._launch = place
         self._began = began
         self._shown_fields: frozenset[Detail] = frozenset()

@@ -31,19 +31,9 @@ from busbw.runs.decoding import decode
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
-from busbw.runs.records import (
-    SCHEMA,
-    Case,
-    Failed,
-    LaunchStarted,
-    Measurement,
-    RankClock,
-    Run,
-    Skipped,
-    Window,
-    baseline_ops,
-)
+from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Skipped, Window
 from busbw.runs.resume import Remaining, lacking, record_resumption
+from busbw.runs.run import Run
 from busbw.system import environment
 from busbw.system.environment import by_host, rank_facts
 from busbw.system.storage import cautions as cautions_of_storage
@@ -259,7 +249,7 @@ class _Launch:
         blocks = range(job.plan.timing.blocks)
         order = [(case, block) for case in cases.cases if case not in skipped for block in blocks]
         random.Random(seed).shuffle(order)
-        order = asked_first(order, baseline_ops(job.plan.as_json()))
+        order = asked_first(order, job.plan.baseline_ops)
         return _Decision(
             cases=cases,
             skipped=skipped,
@@ -418,7 +408,7 @@ class _Launch:
                 machine=job.folder.parent.name,
                 started=begun.started,
                 launcher=job.launcher,
-                plan=job.plan.as_json(),
+                plan=job.plan,
                 cases=cases.cases,
                 adjusted=cases.adjusted,
                 hosts=hosts,

@@ -24,7 +24,7 @@ from busbw.ops.settings import (
     parse_threads,
     run_together,
 )
-from busbw.runs.plan import InPlace, Plan, Sweep, Timing, in_host_memory, may_register
+from busbw.runs.plan import InPlace, Plan, Sweep, Timing, TrainingKeys, in_host_memory, may_register
 from busbw.runs.records import DTYPE_BYTES, Case, Settings, case_in_words
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
@@ -104,7 +104,9 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
                     if note:
                         adjusted[note] = None
                     if (key := _traffic_key(case)) is not None and key not in weights:
-                        weights[key] = traffic.weights_of(sweep.imbalance, sweep.traffic, len(groups[0]))
+                        weights[key] = traffic.weights_of(
+                            sweep.communication.imbalance, sweep.communication.traffic, len(groups[0])
+                        )
     if len(cases) * plan.timing.blocks > limits.MOST_LAUNCH_BLOCKS:
         raise UsageError(
             f"{len(cases)} cases of {plan.timing.blocks} blocks are too many; allowed are cases × blocks up to "
@@ -167,61 +169,63 @@ def _settings(sweep: Sweep, op: Op, ranks: int, cores: int, way: Way) -> Iterato
     """The settings of every case of ``op``, of the family that it has; None: all are the defaults."""
     if op.name in ALGORITHMS:
         every = (LIBRARY, *ALGORITHMS[op.name])
-        for name in every if ALL_ALGORITHMS in sweep.algorithms else sweep.algorithms:
+        for name in every if ALL_ALGORITHMS in sweep.communication.algorithms else sweep.communication.algorithms:
             if name in every:
                 yield None if name == LIBRARY else AlgorithmSettings(name)
     elif op.uneven:
-        yield traffic.settings_of(sweep.imbalance, sweep.traffic)
+        yield traffic.settings_of(sweep.communication.imbalance, sweep.communication.traffic)
     elif op.members == "pairs":
-        yield PairSettings(sweep.pairs)
+        yield PairSettings(sweep.communication.pairs)
     elif op.stores and op.local:
-        yield from accesses(sweep.blocks, sweep.depths, "dropped" if way == "direct" and not sweep.direct else way)
+        files = sweep.files
+        yield from accesses(files.blocks, files.depths, "dropped" if way == "direct" and not files.direct else way)
     elif op.threaded or in_host_memory(op):
-        threads = parse_threads(sweep.threads, cores) if op.threaded and sweep.threads is not None else (None,)
-        pinning = cast("tuple[Pinning | None, ...]", sweep.pinning if op.host_memory else (None,))
-        nodes = sweep.numa_nodes or (None,) if in_host_memory(op) else (None,)
+        host = sweep.host
+        threads = parse_threads(host.threads, cores) if op.threaded and host.threads is not None else (None,)
+        pinning = cast("tuple[Pinning | None, ...]", host.pinning if op.host_memory else (None,))
+        nodes = host.numa_nodes or (None,) if in_host_memory(op) else (None,)
         for count, kind, node in product(threads, pinning, nodes):
             settings = HostSettings(threads=count, numa_node=node, pinning=kind)
             yield None if settings == HostSettings() else settings
     elif op.splits:
-        yield from _workloads(sweep, op, ranks)
+        yield from _workloads(sweep.training, op, ranks)
     else:
         yield None
 
 
-def _workloads(sweep: Sweep, op: Op, ranks: int) -> Iterator[training.Workload]:
+def _workloads(keys: TrainingKeys, op: Op, ranks: int) -> Iterator[training.Workload]:
     """The workloads of a training step on all ranks, with those of the requested replicas that divide the ranks.
 
     Raises UsageError if none of them does, and for a slow rank that does not exist.
     """
     default = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
-    requested = (default,) if sweep.replicas is None else sweep.replicas
+    requested = (default,) if keys.replicas is None else keys.replicas
     dividing = [replicas for replicas in requested if ranks % replicas == 0]
     if not dividing:
         raise UsageError(
             f"key 'replicas': {', '.join(map(str, requested))} does not divide {ranks} ranks; use a divisor"
         )
-    slow = list(map(training.parse_slow, sweep.slow_ranks))
+    slow = list(map(training.parse_slow, keys.slow_ranks))
     if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
         raise UsageError(f"key 'slow_ranks': rank {beyond} does not exist; use 0 to {ranks - 1}")
-    methods = map(training.parse_exchange, sweep.exchanges if op.name == training.EXCHANGE else ())
+    methods = map(training.parse_exchange, keys.exchanges if op.name == training.EXCHANGE else ())
     exchanges: list[str | None] = [*(training.exchange_in_words(*method) for method in methods)] or [None]
-    models = (training.OTHER_MODELS.get(op.name, training.MODEL),) if sweep.models is None else sweep.models
+    models = (training.OTHER_MODELS.get(op.name, training.MODEL),) if keys.models is None else keys.models
     has_experts = "ep" in op.splits
     for model, replicas in product(models, dividing if op.splits != ("dp",) else [ranks]):
         degrees = _degrees(op, ranks, replicas)
         filled = (2 * degrees.get("pp", 1) if "pp" in op.splits else 1,)
-        micro = filled if sweep.micro_batches is None else sweep.micro_batches
+        micro = filled if keys.micro_batches is None else keys.micro_batches
         for micro_batches, exchange, (slow_rank, slow_ns) in product(micro, exchanges, ((None, None), *slow)):
             yield training.Workload(
                 model=model,
-                scale=training.SCALES.get(model, training.SCALE) if sweep.scale is None else sweep.scale,
+                scale=training.SCALES.get(model, training.SCALE) if keys.scale is None else keys.scale,
                 **{"tp": 1, "pp": 1, **degrees},
                 micro_batches=micro_batches,
                 interleave=training.PARTS if op.name == training.INTERLEAVED else 1,
-                wait_ns=training.parse_compute(sweep.compute),
-                expert_imbalance=sweep.expert_imbalance if has_experts else 1.0,
-                capacity=sweep.capacity if has_experts else None,
+                wait_ns=training.parse_compute(keys.compute),
+                expert_imbalance=keys.expert_imbalance if has_experts else 1.0,
+                capacity=keys.capacity if has_experts else None,
                 slow_rank=slow_rank,
                 slow_ns=slow_ns,
                 exchange=exchange,

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 import msgspec
 
@@ -182,22 +182,44 @@ _SLOW_RANKS = Key(lambda ranks: list(map(parse_slow, ranks)), _OF_STEPS, "--slow
 _EXCHANGES = Key(lambda names: not_empty([*map(parse_exchange, names)]), lambda op: op.name == EXCHANGE, "--exchange")
 
 
-class Sweep(Keyed, frozen=True, kw_only=True):
-    """One sweep of a plan: ops × modes × data types × reductions × sizes, and the settings that only some ops have.
+class CommunicationKeys(Keyed, frozen=True, kw_only=True):
+    """Keys of operations between ranks.
 
-    sizes: as in ``units.parse_sizes``
-    modes, sync, cache, pre_enqueue: how calls are timed, see ``records.Case``
-    registered: of calls between ranks: whether the buffers are registered with the library
-    in_place: whether the send buffer is the receive buffer (native: the op's default)
-    groups: split of the ranks, as in ``ops.groups``; ``asked`` in a plan with a controller
-    baseline: measured only as a reference for models and peaks of the other sweeps
     imbalance, traffic: of all_to_all_v, and the matrix of weights that replaces it
     pairs: whether disjoint pairs of a matrix run concurrently
     algorithms: explicit algorithms, ``library`` and ``all``; those of other ops are skipped
-    blocks, depths, direct: of file accesses: block sizes, blocks in flight, and whether to bypass the page cache
+    """
+
+    imbalance: Annotated[float, Key(lambda share: imbalanced(2, share), _OF_TRAFFIC)] = 0.5
+    traffic: Annotated[Weights | None, _MATRIX] = None
+    pairs: Annotated[Pairs, Key(among("pairs", get_args(Pairs)), lambda op: op.members == "pairs")] = "together"
+    algorithms: Annotated[tuple[str, ...], _ALGORITHMS] = (LIBRARY,)
+
+
+class FileKeys(Keyed, frozen=True, kw_only=True):
+    """Keys of file accesses: block sizes, blocks in flight, and whether to bypass the page cache."""
+
+    blocks: Annotated[tuple[str, ...], Key(lambda sizes: accesses(sizes, (1,), "direct"))] = ("1MiB",)
+    depths: Annotated[tuple[int, ...], Key(lambda depths: accesses(("1MiB",), depths, "direct"))] = (1,)
+    direct: bool = True
+
+
+class HostKeys(Keyed, frozen=True, kw_only=True):
+    """Keys of memory kernels and GPU copies.
+
     threads: as in ``parse_threads``; None: only the main thread of a rank, unbound
     pinning: kinds of host memory of GPU copies
     numa_nodes: NUMA nodes of host memory, one case each; None: where it is first touched
+    """
+
+    threads: Annotated[str | None, _THREADS] = None
+    pinning: Annotated[tuple[str, ...], _PINNING] = get_args(Pinning)
+    numa_nodes: Annotated[tuple[int, ...] | None, _NUMA_NODES] = None
+
+
+class TrainingKeys(Keyed, frozen=True, kw_only=True):
+    """Keys of training steps.
+
     models: rows of ``busbw training models``; None: ``MODEL`` or ``OTHER_MODELS`` of ``ops.training``
     scale: of the models; None: ``SCALES``
     micro_batches: per step and replica; None: two per pipeline stage, else one
@@ -206,6 +228,37 @@ class Sweep(Keyed, frozen=True, kw_only=True):
     compute: as in ``parse_compute``
     slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
     exchanges: how ranks exchange gradients or weights, as in ``parse_exchange``
+    """
+
+    models: Annotated[tuple[str, ...] | None, Key(not_empty, _OF_STEPS, "--model")] = None
+    scale: Annotated[float | None, Key(within(limits.LEAST_SCALE, 1), _OF_STEPS)] = None
+    micro_batches: Annotated[tuple[int, ...] | None, Key(within(1, limits.MOST_MICRO_BATCHES), _OF_STEPS)] = None
+    replicas: Annotated[tuple[int, ...] | None, _REPLICAS] = None
+    expert_imbalance: Annotated[float, _OF_EXPERTS] = 1.0
+    capacity: Annotated[float | None, _OF_EXPERTS] = None
+    compute: Annotated[str, Key(parse_compute, _OF_STEPS)] = "real"
+    slow_ranks: Annotated[tuple[str, ...], _SLOW_RANKS] = ()
+    exchanges: Annotated[tuple[str, ...], _EXCHANGES] = EVERY_EXCHANGE
+
+
+_FAMILIES: Final[Mapping[str, type[Keyed]]] = {
+    "communication": CommunicationKeys,
+    "files": FileKeys,
+    "host": HostKeys,
+    "training": TrainingKeys,
+}
+"""Fields of ``Sweep`` with the keys that only some ops have. In a file these are keys of the sweep itself."""
+
+
+class Sweep(Keyed, frozen=True, kw_only=True, rename=lambda name: f"keys of {name}" if name in _FAMILIES else name):
+    """One sweep of a plan: ops × modes × data types × reductions × sizes, and the settings that only some ops have.
+
+    sizes: as in ``units.parse_sizes``
+    modes, sync, cache, pre_enqueue: how calls are timed, see ``records.Case``
+    registered: of calls between ranks: whether the buffers are registered with the library
+    in_place: whether the send buffer is the receive buffer (native: the op's default)
+    groups: split of the ranks, as in ``ops.groups``; ``asked`` in a plan with a controller
+    baseline: measured only as a reference for models and peaks of the other sweeps
     """
 
     ops: Annotated[tuple[str, ...], Key(lambda names: [op_named(name) for name in names], option="--op")]
@@ -221,28 +274,44 @@ class Sweep(Keyed, frozen=True, kw_only=True):
     groups: str = ALL
     root: Annotated[int, Key(taken_by=attrgetter("rooted"))] = 0
     baseline: bool = False
-    imbalance: Annotated[float, Key(lambda share: imbalanced(2, share), _OF_TRAFFIC)] = 0.5
-    traffic: Annotated[Weights | None, _MATRIX] = None
-    pairs: Annotated[Pairs, Key(among("pairs", get_args(Pairs)), lambda op: op.members == "pairs")] = "together"
-    algorithms: Annotated[tuple[str, ...], _ALGORITHMS] = (LIBRARY,)
-    blocks: Annotated[tuple[str, ...], Key(lambda sizes: accesses(sizes, (1,), "direct"))] = ("1MiB",)
-    depths: Annotated[tuple[int, ...], Key(lambda depths: accesses(("1MiB",), depths, "direct"))] = (1,)
-    direct: bool = True
-    threads: Annotated[str | None, _THREADS] = None
-    pinning: Annotated[tuple[str, ...], _PINNING] = get_args(Pinning)
-    numa_nodes: Annotated[tuple[int, ...] | None, _NUMA_NODES] = None
-    models: Annotated[tuple[str, ...] | None, Key(not_empty, _OF_STEPS, "--model")] = None
-    scale: Annotated[float | None, Key(within(limits.LEAST_SCALE, 1), _OF_STEPS)] = None
-    micro_batches: Annotated[tuple[int, ...] | None, Key(within(1, limits.MOST_MICRO_BATCHES), _OF_STEPS)] = None
-    replicas: Annotated[tuple[int, ...] | None, _REPLICAS] = None
-    expert_imbalance: Annotated[float, _OF_EXPERTS] = 1.0
-    capacity: Annotated[float | None, _OF_EXPERTS] = None
-    compute: Annotated[str, Key(parse_compute, _OF_STEPS)] = "real"
-    slow_ranks: Annotated[tuple[str, ...], _SLOW_RANKS] = ()
-    exchanges: Annotated[tuple[str, ...], _EXCHANGES] = EVERY_EXCHANGE
+    communication: CommunicationKeys = CommunicationKeys()
+    files: FileKeys = FileKeys()
+    host: HostKeys = HostKeys()
+    training: TrainingKeys = TrainingKeys()
+
+    def with_keys(self, keys: Mapping[str, Any]) -> Self:
+        """The sweep with other values of ``keys``, of ``SWEEP_KEYS``."""
+        families = {
+            family: msgspec.structs.replace(getattr(self, family), **_part(keys, record))
+            for family, record in _FAMILIES.items()
+        }
+        return msgspec.structs.replace(self, **{**_part(keys, Sweep), **families})
 
 
-SWEEP_KEYS: Final = limits.fields_of(Sweep)
+def _part(keys: Mapping[str, Any], record: type[Keyed]) -> dict[str, Any]:
+    return {name: value for name, value in keys.items() if name in record.__struct_fields__}
+
+
+_OF_SWEEP: Final[tuple[type[Keyed], ...]] = (Sweep, *_FAMILIES.values())
+
+SWEEP_KEYS: Final[limits.Keys] = {
+    name: field for record in _OF_SWEEP for name, field in limits.fields_of(record).items() if name not in _FAMILIES
+}
+"""The keys of a sweep in a file."""
+
+
+def _by_family(document: Mapping[str, JSON]) -> dict[str, JSON]:
+    """A plan file with the keys of each family in a table of their own, as ``Sweep`` has them."""
+    sweeps = document.get("sweep")
+    if not isinstance(sweeps, list | tuple):
+        return dict(document)
+    return {**document, "sweep": [_divided(sweep) if isinstance(sweep, dict) else sweep for sweep in sweeps]}
+
+
+def _divided(sweep: Mapping[str, JSON]) -> dict[str, JSON]:
+    parts = {f"keys of {family}": _part(sweep, record) for family, record in _FAMILIES.items()}
+    own = {name: value for name, value in sweep.items() if not any(name in part for part in parts.values())}
+    return {**parts, **own}
 
 
 def _path(path: str) -> None:
@@ -305,7 +374,9 @@ class Plan(Keyed, frozen=True, kw_only=True):
         # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
         available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
-        unavailable = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in available}
+        unavailable = {
+            name: None for sweep in self.sweep for name in sweep.communication.algorithms if name not in available
+        }
         if unavailable:
             raise UsageError(
                 f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
@@ -357,10 +428,48 @@ class Plan(Keyed, frozen=True, kw_only=True):
                 f"{LEAST_NODES} (busbw submit), or --ranks {LEAST_NODES} to try it on one host"
             )
 
+    @property
+    def baseline_ops(self) -> frozenset[str]:
+        """The operations that are measured only as references (``Sweep.baseline``)."""
+        asked = {op for sweep in self.sweep if not sweep.baseline for op in sweep.ops}
+        return frozenset(op for sweep in self.sweep for op in sweep.ops) - asked
+
     def as_json(self) -> dict[str, JSON]:
         """The plan as it is stored with a run, with the keys of a plan file."""
         document: dict[str, JSON] = msgspec.to_builtins(self)
+        for sweep in document["sweep"]:
+            for family in _FAMILIES:
+                sweep.update(sweep.pop(f"keys of {family}"))
         return document
+
+
+class LogPlan(Keyed, frozen=True, kw_only=True, omit_defaults=True):
+    """Of an imported log, in place of a plan: the log's name, and the label of the run."""
+
+    controller: ClassVar[None] = None
+    duration: ClassVar[None] = None
+    baseline_ops: ClassVar[frozenset[str]] = frozenset()
+
+    name: str
+    label: Annotated[str | None, Key(check_label)] = None
+
+    def as_json(self) -> dict[str, JSON]:
+        """As it is stored with a run."""
+        document: dict[str, JSON] = msgspec.to_builtins(self)
+        return document
+
+
+def measured_plan(document: Mapping[str, JSON]) -> Plan:
+    """The plan of a plan file's content. Raises msgspec.ValidationError."""
+    return msgspec.convert(_by_family(document), Plan)
+
+
+def plan_of_json(document: Mapping[str, JSON]) -> Plan | LogPlan:
+    """The plan that is stored with a run. Raises msgspec.ValidationError."""
+    try:
+        return measured_plan(document) if "sweep" in document else msgspec.convert(document, LogPlan)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"its plan: {error}") from error
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -400,7 +509,7 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     timing = document.get("timing")
     if isinstance(timing, dict) and isinstance(most := timing.get("max_seconds"), int | float):
         timing.setdefault("min_seconds", _minimum_within(most, Timing().min_seconds))
-    return limits.converted(document, text, origin, Plan, sweep=SWEEP_KEYS, timing=limits.fields_of(Timing))
+    return limits.converted(_by_family(document), text, origin, Plan, sweep=SWEEP_KEYS, timing=limits.fields_of(Timing))
 
 
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
@@ -427,7 +536,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     others = any(not _is_peak(sweep) for sweep in sweeps)
     of_sweep = {key: value for key, value in given.items() if key in SWEEP_KEYS}
     of_peak = {key: value for key, value in of_sweep.items() if key != "sizes" or not others}
-    sweeps = [msgspec.structs.replace(sweep, **(of_peak if _is_peak(sweep) else of_sweep)) for sweep in sweeps]
+    sweeps = [sweep.with_keys(of_peak if _is_peak(sweep) else of_sweep) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         pace.setdefault("min_seconds", _minimum_within(pace["max_seconds"], plan.timing.min_seconds))
@@ -464,7 +573,7 @@ def given_path(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-_KEYS: dict[str, Key] = {name: key for record in (Plan, Timing, Sweep) for name, key in keys_of(record).items()}
+_KEYS: dict[str, Key] = {name: key for record in (Plan, Timing, *_OF_SWEEP) for name, key in keys_of(record).items()}
 """All keys of a plan that are checked, or that only some ops have."""
 _TAKEN_BY = {name: key.taken_by for name, key in _KEYS.items() if key.taken_by is not None}
 """Key that only some ops have → whether an op has it. All other settings change how every op is timed."""

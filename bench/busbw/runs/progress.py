@@ -7,7 +7,7 @@ are decoded. ``store.read`` checks all numbers for consistency, so it may refuse
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -16,17 +16,8 @@ from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
 from busbw.runs.described import facts_in_words, settings_in_words, variables_in_words
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import (
-    JSON,
-    SCHEMA,
-    TRANSIENT,
-    Case,
-    Ended,
-    Imported,
-    LaunchStarted,
-    Measurement,
-    baseline_ops,
-)
+from busbw.runs.plan import LogPlan, Plan, plan_of_json
+from busbw.runs.records import SCHEMA, TRANSIENT, Case, Ended, Imported, LaunchStarted, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 
@@ -41,7 +32,7 @@ class Head(msgspec.Struct, frozen=True):
     machine: str
     started: str
     busbw: str
-    plan: dict[str, JSON]
+    plan: Plan | LogPlan
     cases: tuple[Case, ...]
     hosts: tuple[str, ...]
     environments: dict[str, HostFacts]
@@ -74,7 +65,13 @@ class _Row(msgspec.Struct, frozen=True):
     cause: str | None = None
 
 
-_HEAD = msgspec.json.Decoder(Head)
+class _HeadDocument(Head, frozen=True):
+    """A head as it is stored."""
+
+    plan: msgspec.Raw  # type: ignore[assignment]  # a plan only in ``Head``
+
+
+_HEAD = msgspec.json.Decoder(_HeadDocument)
 _ROW = msgspec.json.Decoder(_Row)
 _CASE = msgspec.json.Decoder(Case)
 _END = msgspec.json.Decoder(Ended)
@@ -96,10 +93,18 @@ def outline_of(stored: StoredRun) -> Outline:
 def outline(folder: Path) -> Outline:
     """The outline of the run in ``folder``; raises like ``store.read``."""
     with suppress(*store.NOT_A_RECORD):
-        head = _HEAD.decode(store.run_document(folder / store.RUN_FILE))
+        document = _HEAD.decode(store.run_document(folder / store.RUN_FILE))
+        fields = {name: getattr(document, name) for name in Head.__struct_fields__}
+        head = Head(**{**fields, "plan": _plan_of(bytes(document.plan))})
         if head.schema == SCHEMA and head.hosts and not any(soundness.flaws_of_plan(head.plan, len(head.cases))):
             return _outline(head, folder)
     return outline_of(store.read(folder))  # gives the right error message
+
+
+@lru_cache(maxsize=64)
+def _plan_of(content: bytes) -> Plan | LogPlan:
+    """The plan of a run. Cached, because the runs of a series share one."""
+    return plan_of_json(msgspec.json.decode(content))
 
 
 def _outline(head: Head, folder: Path) -> Outline:
@@ -231,12 +236,11 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 def line_of(outlined: Outline) -> RunLine:
     """The line of a run in a list."""
     run, progress = outlined.run, progress_of(outlined)
-    references = baseline_ops(run.plan)
-    asked = [case for case in run.cases if case.op not in references]
+    asked = [case for case in run.cases if case.op not in run.plan.baseline_ops]
     return RunLine(
         machine=run.machine,
-        plan=run.plan.get("name"),
-        label=run.plan.get("label"),
+        plan=run.plan.name,
+        label=run.plan.label,
         started=run.started,
         ops=tuple(dict.fromkeys(case.op for case in asked)),
         backends=tuple(dict.fromkeys(case.backend for case in asked)),
@@ -255,13 +259,13 @@ def line_of(outlined: Outline) -> RunLine:
 
 
 def progress_of(stored: StoredRun | Outline) -> Progress:
-    """The progress of a run. If its plan (of a log) lacks the number of blocks or launches, the run is assumed
-    to have all of them, as is one whose controller chose its blocks.
+    """The progress of a run. One from a log is assumed to have all blocks and launches, as is one whose controller
+    chose its blocks.
     """
     outlined = outline_of(stored) if isinstance(stored, StoredRun) else stored
     run = outlined.run
-    timing = run.plan.get("timing") or {}
-    blocks = timing.get("blocks") or 1 + max((block for _, _, block in outlined.blocks), default=0)
+    plan = run.plan if isinstance(run.plan, Plan) else None
+    blocks = plan.timing.blocks if plan else 1 + max((block for _, _, block in outlined.blocks), default=0)
     origin: dict[int, int] = {}
     for launch, resumes in outlined.launches.items():
         origin[launch] = launch if resumes is None else origin.get(resumes, resumes)
@@ -270,8 +274,8 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
         there.setdefault(origin.get(launch, launch), set()).add((case, block))
     whole = {(case, block) for case in run.cases if case not in outlined.out for block in range(blocks)}
     return Progress(
-        planned=run.plan.get("launches") or len(there),
-        whole=frozenset(whole if run.plan.get("controller") is None else set().union(*there.values())),
+        planned=plan.launches if plan else len(there),
+        whole=frozenset(whole if run.plan.controller is None else set().union(*there.values())),
         there={launch: frozenset(measured) for launch, measured in there.items()},
         origin=origin,
         end=outlined.end,

@@ -15,7 +15,6 @@ from busbw.errors import refuse_unknown
 from busbw.ops import LATENCIES
 from busbw.ops.settings import Access, AlgorithmSettings, HostSettings, PairSettings, TrafficSettings
 from busbw.ops.training import Workload
-from busbw.runs.facts import HostFacts
 
 SCHEMA = 1
 """Version of the stored format."""
@@ -710,90 +709,3 @@ class BackendTraits(Record, frozen=True, kw_only=True):
 
     cost_models: str
     transport: TransportRules = "gloo-tcp"
-
-
-class LogNote(Record, frozen=True, kw_only=True):
-    """A caveat about a log: a stable ``code``, one sentence, and the line it refers to."""
-
-    code: str
-    text: str
-    line: int | None = None
-
-
-class ImportedLog(Record, frozen=True, kw_only=True):
-    """The log that a run was imported from.
-
-    tool, tool_version: the tool that printed it
-    file: its name
-    command: the command line, if the log has it
-    given: properties missing in the log that the user supplied, by option name
-    unknown: properties that neither the log nor the user gives, by option name
-    notes: peculiarities that the reader found
-    """
-
-    tool: str
-    tool_version: str | None
-    file: str
-    command: str | None
-    given: dict[str, str]
-    unknown: tuple[str, ...]
-    notes: tuple[LogNote, ...]
-
-
-class _SweepOps(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``baseline_ops`` reads of a sweep in a stored plan."""
-
-    ops: tuple[str, ...] = ()
-    baseline: bool = False
-
-
-def baseline_ops(plan: Mapping[str, JSON]) -> frozenset[str]:
-    """The operations that a run of the executed ``plan`` measured only as references (``plan.Sweep.baseline``)."""
-    try:
-        sweeps = msgspec.convert(plan.get("sweep", ()), tuple[_SweepOps, ...])
-    except msgspec.ValidationError:  # a plan of another version
-        return frozenset()
-    asked = {op for sweep in sweeps if not sweep.baseline for op in sweep.ops}
-    return frozenset(op for sweep in sweeps for op in sweep.ops) - asked
-
-
-class Run(Record, frozen=True, kw_only=True):
-    """``run.json``: plan, hosts and environment of a run; written once, when all ranks are connected.
-
-    schema, busbw: versions of the format, which may be older than ``SCHEMA``, and of busbw
-    id: name of the run's folder
-    machine: name of the cluster in a Slurm job, else of the host
-    started: start of the first launch
-    plan: the plan as executed
-    cases: all cases in plan order, so that cases without a row can be listed
-    adjusted: sentences about sizes that were rounded
-    hosts: host of rank r
-    environments: facts of each host, from allow-lists only
-    launcher: how the ranks were started
-    backend: traits of the plan's backend
-    imported: log of another tool that the run comes from; None: measured by busbw
-    """
-
-    schema: int
-    id: str
-    busbw: str
-    machine: str
-    started: str
-    launcher: str
-    plan: dict[str, JSON]
-    cases: tuple[Case, ...]
-    adjusted: tuple[str, ...]
-    hosts: tuple[str, ...]
-    environments: dict[str, HostFacts]
-    backend: BackendTraits
-    imported: ImportedLog | None = None
-
-    @property
-    def label(self) -> str | None:
-        """What tells the run from others of its plan (``plan.Plan.label``); None: nothing, as in older runs."""
-        return self.plan.get("label")
-
-    @property
-    def baseline_ops(self) -> frozenset[str]:
-        """The operations that this run measured only as references."""
-        return baseline_ops(self.plan)

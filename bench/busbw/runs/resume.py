@@ -15,9 +15,10 @@ from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, UNKNOWN_HOST, HostFacts, ResumedJob, fact_of
 from busbw.runs.placement import binding, rank_placements, variables_of
-from busbw.runs.plan import Plan, naming_options
+from busbw.runs.plan import LogPlan, Plan, naming_options
 from busbw.runs.progress import CaseBlock, progress_of
-from busbw.runs.records import SCHEMA, Case, Run
+from busbw.runs.records import SCHEMA, Case
+from busbw.runs.run import Run
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 
@@ -135,13 +136,11 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
 def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None) -> Plan:
     """The plan of ``run``, with more launches if ``launches`` is larger, and a new ``timeout_seconds``.
 
-    Raises UsageError for fewer launches and for an invalid timeout; StoreError if this busbw cannot read the stored
-    plan, for example of an older busbw.
+    Raises UsageError for fewer launches, for an invalid timeout, and for the log of another tool.
     """
-    try:
-        plan = msgspec.convert(run.plan, Plan)
-    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
+    plan = run.plan
+    if isinstance(plan, LogPlan):
+        raise UsageError(f"run {run.id} is the log of another tool, and cannot be resumed")
     if plan.controller is not None:
         raise UsageError(f"run {run.id} of plan {plan.name} chose its rounds by what was measured; {_START_ANEW}")
     launch_count = plan.launches if launches is None else launches
@@ -181,7 +180,7 @@ def command_resuming(run: Run, name: str = "") -> str:
     """The command that completes ``run`` (``name``: its folder, quoted for a shell) with the ranks and launcher of the
     run; … stands for the options that name several hosts. A run with a controller is not completed, only judged.
     """
-    if (controller := run.plan.get("controller")) is not None:
+    if (controller := run.plan.controller) is not None:
         return f"busbw {controller} {name or run.id}"
     hosts = len(set(run.hosts)) or 1
     nodes, more = (f"--nnodes {hosts} ", " …") if hosts > 1 else ("", "")
@@ -219,7 +218,7 @@ def record_resumption(
     noted = msgspec.structs.replace(
         run,
         # The rest of the plan stays; a new timeout applies only to what is measured now.
-        plan={**run.plan, "launches": plan.launches},
+        plan=msgspec.structs.replace(run.plan, launches=plan.launches),
         environments={
             host: _with_what_is_new(then, facts[host], launch) if host in facts else then
             for host, then in run.environments.items()

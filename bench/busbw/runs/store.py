@@ -28,7 +28,6 @@ from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
 from busbw.runs import files, soundness
 from busbw.runs.records import (
-    JSON,
     SCHEMA,
     Case,
     Check,
@@ -39,10 +38,10 @@ from busbw.runs.records import (
     LaunchStarted,
     Measurement,
     Row,
-    Run,
     Skipped,
     Window,
 )
+from busbw.runs.run import Run, document_of, read_document
 from busbw.units import counted
 
 RUN_FILE = "run.json"
@@ -154,7 +153,7 @@ def write_run(folder: Path, run: Run) -> None:
     target = folder / RUN_FILE
     with files.store_errors("write", target):
         with files.replaced(target) as file:
-            file.write(msgspec.json.format(encode(run), indent=2) + b"\n")
+            file.write(msgspec.json.format(encode(document_of(run)), indent=2) + b"\n")
         _sync_folder(folder)
 
 
@@ -489,16 +488,20 @@ def _answering(runs: Sequence[Path], selector: str) -> list[Path]:
     return exact or [run for run in runs if run.name.startswith(selector) or run.name.endswith(selector)]
 
 
+class _Label(msgspec.Struct, frozen=True):
+    label: str | None = None
+
+
 class _Labelled(msgspec.Struct, frozen=True):
     """What ``_label`` reads of ``run.json``."""
 
-    plan: dict[str, JSON]
+    plan: _Label
 
 
 def _label(folder: Path) -> str | None:
     """The label of a run; None also if it cannot be read."""
     with contextlib.suppress(StoreError, *NOT_A_RECORD):
-        return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Labelled).plan.get("label")
+        return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Labelled).plan.label
     return None
 
 
@@ -550,7 +553,7 @@ def read_run(folder: Path) -> Run:
             "that wrote it"
         )
     try:
-        run = msgspec.convert(document, Run)
+        run = read_document(document)
     except NOT_A_RECORD as error:
         message = f"{path}: {error}; it was edited, or an unreleased busbw wrote it"
         raise DamagedRun(f"{message}: restore it from a copy, or measure again") from error

@@ -14,7 +14,7 @@ from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.facts import UNKNOWN_HOST
 from busbw.runs.plan import Plan
-from busbw.runs.records import Run
+from busbw.runs.run import Run
 
 _COUNT = re.compile("[1-9][0-9]{0,8}")
 

@@ -52,7 +52,7 @@ def carry_out(
     folder = store.find(results_dir, selector) if selector else None
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
         folder = _begun(runs, variables)
-        if folder is not None and outline(folder).run.plan.get("controller") is not None:
+        if folder is not None and outline(folder).run.plan.controller is not None:
             say(f"requeued; run {folder.name} chose its rounds itself and cannot be continued, so a new run begins")
             folder = None
         elif folder is None:

@@ -23,6 +23,7 @@ from busbw.runs import store
 from busbw.runs.causes import failed
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import RankPlacement, distance, rank_placements
+from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import (
     JSON,
     QUANTILES,
@@ -38,10 +39,10 @@ from busbw.runs.records import (
     Measurement,
     RankSamples,
     Row,
-    Run,
     Settings,
     Skipped,
 )
+from busbw.runs.run import Run
 from busbw.units import number_list
 
 Floats = npt.NDArray[np.float64]
@@ -267,7 +268,7 @@ def synthetic_run(
         machine=machine.name,
         started=_STARTED,
         launcher="local",
-        plan={"name": "synthetic", "launches": launches, "timing": {"warmup_seconds": 0.02}},
+        plan=_plan(cases, launches, blocks),
         cases=tuple(cases),
         adjusted=(),
         hosts=hosts,
@@ -275,6 +276,16 @@ def synthetic_run(
         backend=BACKENDS[name].traits if name in BACKENDS else BackendTraits(cost_models=name),
     )
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
+
+
+def _plan(cases: Sequence[Case], launches: int, blocks: int) -> Plan:
+    ops = tuple(dict.fromkeys(one.op for one in cases if one.op in OPS)) or ("all_reduce",)
+    return Plan(name="synthetic", launches=launches, timing=Timing(blocks=blocks), sweep=(Sweep(ops=ops),))
+
+
+def planned(run: Run, **changes: Any) -> Run:  # noqa: ANN401 - any field of a plan
+    """``run`` with other fields of its plan."""
+    return msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, **changes))
 
 
 def with_blocks(stored: store.StoredRun, change: Callable[[Measurement], Measurement]) -> store.StoredRun:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from busbw.ops import OPS, bus_factor
-from busbw.runs.records import CASE_DTYPE_BYTES, LogNote
+from busbw.runs.records import CASE_DTYPE_BYTES
+from busbw.runs.run import LogNote
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named
 from busbw_analysis.data.readers.log import Aggregate
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from busbw.errors import LogError
-from busbw.runs.records import LogNote
+from busbw.runs.run import LogNote
 from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text

@@ -11,7 +11,8 @@ import msgspec
 
 from busbw.ops.settings import Pairs
 from busbw.runs.facts import RdmaPort
-from busbw.runs.records import CheckState, LogNote, Mode, Sync
+from busbw.runs.records import CheckState, Mode, Sync
+from busbw.runs.run import LogNote
 
 SizeMeaning = Literal["S", "block"]
 """Meaning of a tool's size: busbw's S, or the block of one rank or peer; S is as many blocks as there are ranks."""

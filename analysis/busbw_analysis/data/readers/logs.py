@@ -12,7 +12,8 @@ from typing import IO, Final, Protocol
 import msgspec
 
 from busbw.errors import LogError, refuse_unknown
-from busbw.runs.records import BackendTraits, LogNote, Mode
+from busbw.runs.records import BackendTraits, Mode
+from busbw.runs.run import LogNote
 from busbw_analysis.data.readers import (
     collectivex,
     cuda_samples,
