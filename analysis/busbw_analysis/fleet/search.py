@@ -34,7 +34,8 @@ _TIMES_ALONE, _MOST_ALONE = 3, 12
 More if the scatter hides what counts.
 """
 TURNS, TURNS_IF_BUSY, _TURNS_IF_LIKELY = 8, 16, 32
-"""Times that suspects are measured (pairs: both ways), unless they are decided before; if the evidence is ``_LIKELY``."""
+"""Times that suspects are measured (pairs: both ways), unless they are decided before; at last only if ``_LIKELY``.
+"""
 _LIKELY: Final = float(np.log(10))
 """Logarithm of the evidence that a healthy suspect reaches in one of ten cases at most."""
 PARTNERS: Final = 2
