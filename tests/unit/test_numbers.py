@@ -179,10 +179,8 @@ def test_the_live_table_has_the_time_and_interval_of_its_launch(folder: Path) ->
         assert f" {format_time(statistics.median(times))} " in line
         interval = median_interval(times, tau=autocorrelation_time(times))
         if interval.low is not None and interval.high is not None:
-            assert (
-                f" ±{max(interval.median - interval.low, interval.high - interval.median) / interval.median:.0%} "
-                in line
-            )
+            width = max(interval.median - interval.low, interval.high - interval.median)
+            assert f" ±{width / interval.median:.0%} " in line
         checked += 1
     assert checked >= 1
 
