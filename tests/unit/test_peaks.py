@@ -147,8 +147,6 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
 def test_without_a_copy_there_is_no_peak_and_the_reason_is_said() -> None:
     unavailable = require_type(Unavailable, peak_of_op("all_reduce", copies=()))
     assert unavailable.code == "no-memory-copy"
-    assert "--no-baseline" in unavailable.reason
-    assert "node0" in unavailable.reason
 
 
 @pytest.mark.parametrize(
