@@ -77,26 +77,26 @@ def measure(runs: int, folder: Path) -> None:
 
 def counted(folder: Path) -> Counts:
     """The counts of all runs below ``folder``."""
-    found = Counts()
+    counts = Counts()
     for path in sorted({file.parent.resolve() for file in folder.rglob("run.json")}):
         try:
-            found.add(path)
+            counts.add(path)
         except BusbwError as error:
             print(f"left out: {error}", file=sys.stderr)
-    return found
+    return counts
 
 
 def rows(columns: dict[str, Counts]) -> list[str]:
     """The table as lines of Markdown: findings and causes, then flags."""
     every = list(columns.values())
-    heads = (f"{name} ({one.runs})" for name, one in columns.items())
+    heads = (f"{name} ({counts.runs})" for name, counts in columns.items())
     lines = [f"| finding or flag | {' | '.join(heads)} | kept as |", "|---" * (len(columns) + 2) + "|"]
-    causes = dict.fromkeys(code for one in every for code in one.causes)
-    for code in dict.fromkeys((*CODES, *(code for one in every for code in one.findings), *causes)):
-        numbers = " | ".join(str(max(one.findings[code], one.causes[code])) for one in every)
+    causes = dict.fromkeys(code for counts in every for code in counts.causes)
+    for code in dict.fromkeys((*CODES, *(code for counts in every for code in counts.findings), *causes)):
+        numbers = " | ".join(str(max(counts.findings[code], counts.causes[code])) for counts in every)
         kept = ", ".join([*(["finding"] if code in CODES else []), *(["cause"] if code in causes else [])])
         lines.append(f"| `{code}` | {numbers} | {kept} |")
-    flags = ((flag, " | ".join(str(one.flags[flag]) for one in every)) for flag in FLAGS)
+    flags = ((flag, " | ".join(str(counts.flags[flag]) for counts in every)) for flag in FLAGS)
     return [*lines, *(f"| {flag} (a tenth of the cases) | {numbers} | flag of a row |" for flag, numbers in flags)]
 
 
@@ -105,14 +105,14 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--measure"]:
         measure(int(arguments[1]), Path(arguments[2]))
         arguments = [f"idle={arguments[2]}"]
-    columns = {name: counted(Path(folder)) for name, _, folder in (one.partition("=") for one in arguments)}
+    columns = {name: counted(Path(folder)) for name, _, folder in (argument.partition("=") for argument in arguments)}
     print("\n".join(rows(columns)))
-    for name, one in columns.items():
-        if one.runs:
-            answers = "; ".join(f"{count} × {answer}" for answer, count in one.answers.most_common())
-            rarest = 1 - 0.05 ** (1 / one.runs)
-            print(f"\n{name}: at most {one.most} findings in a run. Answers: {answers}")
-            print(f"0 of {one.runs} excludes rates above {rarest:.0%} (95 % confidence).")
+    for name, counts in columns.items():
+        if counts.runs:
+            answers = "; ".join(f"{count} × {answer}" for answer, count in counts.answers.most_common())
+            rarest = 1 - 0.05 ** (1 / counts.runs)
+            print(f"\n{name}: at most {counts.most} findings in a run. Answers: {answers}")
+            print(f"0 of {counts.runs} excludes rates above {rarest:.0%} (95 % confidence).")
 
 
 if __name__ == "__main__":

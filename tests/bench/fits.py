@@ -76,7 +76,7 @@ def of_curves(shape: Shape, launches: int, trials: int) -> list["Outcome"]:
     """``trials`` fits of ``shape``."""
     generator = np.random.default_rng(launches)
     sizes = np.asarray(SIZES, dtype=np.float64)
-    piece = np.searchsorted([one.first_bytes for one in shape.pieces], sizes, side="right") - 1
+    piece = np.searchsorted([part.first_bytes for part in shape.pieces], sizes, side="right") - 1
     alpha, beta = (
         np.asarray(values)
         for values in zip(*((p.alpha_seconds, p.beta_seconds_per_byte) for p in shape.pieces), strict=True)
@@ -133,10 +133,10 @@ def say_head(what: str, right: str) -> None:
 
 def say(words: str, launches: int, outcomes: Sequence[Outcome], names: Sequence[str]) -> None:
     """A line of the table for each parameter."""
-    right = sum(one.right for one in outcomes) / len(outcomes)
+    right = sum(outcome.right for outcome in outcomes) / len(outcomes)
     for position, name in enumerate(names):
-        ratios = np.asarray([one.ratios[position] for one in outcomes])
-        hits = sum(one.covered[position] for one in outcomes)
+        ratios = np.asarray([outcome.ratios[position] for outcome in outcomes])
+        hits = sum(outcome.covered[position] for outcome in outcomes)
         rate, ends = hits / len(outcomes), binomtest(hits, len(outcomes)).proportion_ci()
         inside = "ok " if TARGET[0] <= rate <= TARGET[1] else "OUT"
         print(

@@ -101,13 +101,13 @@ def planted(gates: int) -> Iterator[tuple[str, float]]:
     alike = scaled(real_launches(), SCATTER)
     slower = math.log(1.05)
 
-    def found(members: tuple[tuple[int, ...], ...], generator: np.random.Generator, launches: int = 10) -> bool:
+    def fails(members: tuple[tuple[int, ...], ...], generator: np.random.Generator, launches: int = 10) -> bool:
         before, after = (bands(resampled(alike, launches, generator), members) for _ in range(2))
         return against_baseline(before, after + slower).state == "fail"
 
     for name, members in (("three bands", BANDS), ("one band of four sizes", ((0, 1, 2, 3),)), ("one size", ((3,),))):
         generator = np.random.default_rng(1)
-        yield f"5 % slower, 10 launches a side, {name}", sum(found(members, generator) for _ in range(gates)) / gates
+        yield f"5 % slower, 10 launches a side, {name}", sum(fails(members, generator) for _ in range(gates)) / gates
     for many in (10, 11, 12):
         count = failed(gates, partial(_normal, many, slower))
         yield f"5 % slower, normal, one size, {many} launches a side", count / gates

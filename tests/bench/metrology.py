@@ -103,9 +103,9 @@ def band(values: Floats) -> Floats:
     return np.asarray(np.exp(np.log(values).mean(axis=0)))
 
 
-def rejected(found: Estimate) -> bool:
+def rejected(difference: Estimate) -> bool:
     """Whether the test alone says that there is a difference."""
-    return found.p_value is not None and found.p_value <= 0.05
+    return difference.p_value is not None and difference.p_value <= 0.05
 
 
 # --- the proofs -----------------------------------------------------------------------------------------------
@@ -118,13 +118,13 @@ def false_alarms() -> None:
         ("a slow mode of 10 %", SLOW_MODE, "median"),
         ("two modes, by their means", TWO_MODES, "mean"),
     ):
-        found = [held(values[0]) for values in launch_values(kind, 2 * LAUNCHES, statistic=statistic)]
-        say(f"{LAUNCHES} launches a side, {name}", sum(map(rejected, found)), TRIALS, FALSE_ALARMS)
+        estimates = [held(values[0]) for values in launch_values(kind, 2 * LAUNCHES, statistic=statistic)]
+        say(f"{LAUNCHES} launches a side, {name}", sum(map(rejected, estimates)), TRIALS, FALSE_ALARMS)
     for launches in (4, 6, 8, 20):
-        found = [held(values[0]) for values in launch_values(ONE_MODE, 2 * launches)]
-        say(f"{launches} launches a side, one mode", sum(map(rejected, found)), TRIALS)
-    found = [held(values[0], paired=True) for values in launch_values(ONE_MODE, 2 * LAUNCHES)]
-    say(f"{LAUNCHES} pairs, signed-rank", sum(map(rejected, found)), TRIALS, FALSE_ALARMS)
+        estimates = [held(values[0]) for values in launch_values(ONE_MODE, 2 * launches)]
+        say(f"{launches} launches a side, one mode", sum(map(rejected, estimates)), TRIALS)
+    estimates = [held(values[0], paired=True) for values in launch_values(ONE_MODE, 2 * LAUNCHES)]
+    say(f"{LAUNCHES} pairs, signed-rank", sum(map(rejected, estimates)), TRIALS, FALSE_ALARMS)
     any_band = 0
     trials = TRIALS // 4
     kind = replace(ONE_MODE, shared=0.25)
@@ -158,13 +158,18 @@ def slowdown() -> None:
     )
     for name, count, shared, target in cases:
         kind = replace(ONE_MODE, shared=shared)
-        found = [held(band(values), SLOWDOWN) for values in launch_values(kind, 2 * LAUNCHES, cases=count)]
-        say(f"{LAUNCHES} launches a side, {name}", slower(found), TRIALS, target)
+        estimates = [held(band(values), SLOWDOWN) for values in launch_values(kind, 2 * LAUNCHES, cases=count)]
+        say(f"{LAUNCHES} launches a side, {name}", slower(estimates), TRIALS, target)
     for launches in (12, 14, 16):
-        found = [held(values[0], SLOWDOWN) for values in launch_values(ONE_MODE, 2 * launches)]
-        say(f"{launches} launches a side, one size", slower(found), TRIALS)
-    found = [held(neighbours(values[0]), SLOWDOWN, paired=True) for values in launch_values(ONE_MODE, 3 * LAUNCHES)]
-    say(f"{LAUNCHES} pairs, one size, half of the launch's variance shared by neighbours", slower(found), TRIALS, FOUND)
+        estimates = [held(values[0], SLOWDOWN) for values in launch_values(ONE_MODE, 2 * launches)]
+        say(f"{launches} launches a side, one size", slower(estimates), TRIALS)
+    estimates = [held(neighbours(values[0]), SLOWDOWN, paired=True) for values in launch_values(ONE_MODE, 3 * LAUNCHES)]
+    say(
+        f"{LAUNCHES} pairs, one size, half of the launch's variance shared by neighbours",
+        slower(estimates),
+        TRIALS,
+        FOUND,
+    )
 
 
 def neighbours(values: Floats) -> Floats:
@@ -173,19 +178,19 @@ def neighbours(values: Floats) -> Floats:
     return np.asarray(np.exp((own + np.repeat(shared, 2)) / np.sqrt(2)) * np.median(values) ** (1 - np.sqrt(2)))
 
 
-def slower(found: Iterable[Estimate]) -> int:
+def slower(estimates: Iterable[Estimate]) -> int:
     """How many of them get the verdict, each as the only test of its family."""
-    return sum(verdicts([one], WITHIN)[0].word == "slower" for one in found)
+    return sum(verdicts([difference], WITHIN)[0].word == "slower" for difference in estimates)
 
 
 def coverage() -> None:
     """Intervals of nominal 95 % hold the truth."""
     for launches in (4, 6, 10):
-        found = [held(values[0], SLOWDOWN) for values in launch_values(ONE_MODE, 2 * launches)]
-        inside = sum((one.low or 0.0) <= SLOWDOWN <= (one.high or 0.0) for one in found)
+        estimates = [held(values[0], SLOWDOWN) for values in launch_values(ONE_MODE, 2 * launches)]
+        inside = sum((difference.low or 0.0) <= SLOWDOWN <= (difference.high or 0.0) for difference in estimates)
         say(f"ratio B/A, {launches} launches a side", inside, TRIALS, COVERED if launches == LAUNCHES else None)
-    found = [held(values[0], SLOWDOWN, paired=True) for values in launch_values(ONE_MODE, 2 * LAUNCHES)]
-    inside = sum((one.low or 0.0) <= SLOWDOWN <= (one.high or 0.0) for one in found)
+    estimates = [held(values[0], SLOWDOWN, paired=True) for values in launch_values(ONE_MODE, 2 * LAUNCHES)]
+    inside = sum((difference.low or 0.0) <= SLOWDOWN <= (difference.high or 0.0) for difference in estimates)
     say(f"ratio B/A, {LAUNCHES} pairs", inside, TRIALS, COVERED)
     for name, kind in (("one mode", ONE_MODE), ("a slow mode of 10 %", SLOW_MODE)):
         truth = float(np.median(np.concatenate([values[0] for values in launch_values(kind, 20000, trials=1, seed=2)])))
@@ -216,8 +221,8 @@ def bootstrap() -> None:
                 inside = 0
                 for _ in range(trials):
                     drawn = simulated(kind, generator, launches=launches)[0]
-                    found = resampled([of_launch(times) for times in drawn])
-                    inside += (found.low or 0.0) <= truth <= (found.high or 0.0)
+                    interval = resampled([of_launch(times) for times in drawn])
+                    inside += (interval.low or 0.0) <= truth <= (interval.high or 0.0)
                 target = COVERED if launches >= LAUNCHES else None
                 say(f"{name}, {launches} launches, {share:.0%} in the slow mode", inside, trials, target)
 
@@ -231,20 +236,20 @@ def needed() -> None:
         generator = np.random.default_rng(4)
         for name, ratio, word in (("equal", 1.0, "equal"), ("5 % slower", SLOWDOWN, "slower")):
             draws = generator.lognormal(0, scatter, (TRIALS // 2, 2 * launches))
-            told = sum(verdicts([held(values, ratio)], WITHIN)[0].word == word for values in draws)
-            say(f"cv {scatter:.0%}: {launches} launches a side, truth {name}", told, TRIALS // 2, (0.8, 1.0))
+            reached = sum(verdicts([held(values, ratio)], WITHIN)[0].word == word for values in draws)
+            say(f"cv {scatter:.0%}: {launches} launches a side, truth {name}", reached, TRIALS // 2, (0.8, 1.0))
 
 
 def late() -> None:
     """A rank that is 2 ms late in 30 % of samples is named alone, and no healthy one: launches of real Gloo ranks."""
-    for found in late_ranks.outcomes(settings=late_ranks.SETTINGS[:4]):
-        say(found.words, found.right, found.trials, NAMED if found.setting.late is not None else NOBODY)
+    for outcome in late_ranks.outcomes(settings=late_ranks.SETTINGS[:4]):
+        say(outcome.words, outcome.right, outcome.trials, NAMED if outcome.setting.late is not None else NOBODY)
 
 
 def pairs() -> None:
     """A slow host, direction or pair of a matrix is named and nothing else, where it takes 1.4 times the usual."""
-    for found in slow_pairs.outcomes():
-        say(found.words, found.right, found.trials, NOBODY if found.healthy else None)
+    for outcome in slow_pairs.outcomes():
+        say(outcome.words, outcome.right, outcome.trials, NOBODY if outcome.healthy else None)
 
 
 def stop_in_time() -> None:

@@ -169,15 +169,15 @@ def compare(
     calls = itertools.repeat(part.sets[0].operation.call)
     loop = loops.Loop(bench.backend, bench.clock, calls, bench.backend.barrier, None, row)
     rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, SECONDS_A_SIZE * 1e9 / (2 * BATCH * estimate * (row + 1)))))
-    found = np.zeros((2, rounds, BATCH), dtype=np.int64)
+    times = np.zeros((2, rounds, BATCH), dtype=np.int64)
     for number in range(rounds):
         for ours in (0, 1) if number % 2 else (1, 0):
             if ours:
                 taken = loops.take(loop, BATCH)
-                found[ours, number] = taken.exits - taken.entries
+                times[ours, number] = taken.exits - taken.entries
             else:
-                found[ours, number] = [bare_sample(row) for _ in range(BATCH)]
-    bare, busbw = bench.backend.reduce(found.reshape(-1), "max").reshape(found.shape) / row
+                times[ours, number] = [bare_sample(row) for _ in range(BATCH)]
+    bare, busbw = bench.backend.reduce(times.reshape(-1), "max").reshape(times.shape) / row
     generator = np.random.default_rng(1)
     drawn = generator.integers(rounds, size=(500, rounds))  # whole rounds: neighbouring samples know of each other
     texts = []

@@ -58,16 +58,16 @@ def _pairs(folder: Path, ranks: int, sizes: Sequence[int], launches: int, sample
             for row in frame.rows:
                 if isinstance(row, LaunchStarted):
                     appender.append(row)
-                    for one in cases:
-                        appender.append(_matrix(one, row.launch, samples, generator))
+                    for planned in cases:
+                        appender.append(_matrix(planned, row.launch, samples, generator))
                 elif isinstance(row, Ended):
                     appender.append(row)
 
 
-def _matrix(one: Case, launch: int, samples: int, generator: np.random.Generator) -> Measurement:
-    pairs = [pair for pairs in pair_rounds(tuple(range(one.ranks)), together=True) for pair in pairs]
+def _matrix(case: Case, launch: int, samples: int, generator: np.random.Generator) -> Measurement:
+    pairs = [pair for pairs in pair_rounds(tuple(range(case.ranks)), together=True) for pair in pairs]
     return Measurement(
-        case=one,
+        case=case,
         launch=launch,
         block=0,
         calls=1,
@@ -78,17 +78,17 @@ def _matrix(one: Case, launch: int, samples: int, generator: np.random.Generator
         started="2026-01-02T03:04:05.000Z",
         elapsed_ns=10**9,
         clock_error_ns=100,
-        groups=tuple(_groups(one, pairs, samples, generator)),
+        groups=tuple(_groups(case, pairs, samples, generator)),
     )
 
 
 def _groups(
-    one: Case, pairs: Sequence[tuple[int, ...]], samples: int, generator: np.random.Generator
+    case: Case, pairs: Sequence[tuple[int, ...]], samples: int, generator: np.random.Generator
 ) -> Iterator[GroupSamples]:
     """All numbers of all pairs are drawn at once: one pair after the other takes minutes."""
     ends = np.asarray(pairs)
     near = ends[:, 0] // _RANKS_OF_A_HOST == ends[:, 1] // _RANKS_OF_A_HOST
-    usual = np.where(near, 5e3 + 0.05 * one.size_bytes, 20e3 + 0.1 * one.size_bytes)
+    usual = np.where(near, 5e3 + 0.05 * case.size_bytes, 20e3 + 0.1 * case.size_bytes)
     times = (usual[:, np.newaxis, np.newaxis] * np.exp(generator.normal(0, 0.05, (len(pairs), 2, samples)))).astype(int)
     slowest, fastest = times.max(axis=1), times.min(axis=1)
     late = np.take_along_axis(ends, times.argmin(axis=1), axis=1)
@@ -98,7 +98,7 @@ def _groups(
         yield GroupSamples(
             ranks=pair,
             bus_factor=1.0,
-            wire_bytes=float(one.size_bytes),
+            wire_bytes=float(case.size_bytes),
             slowest_ns=tuple(slowest[number].tolist()),
             fastest_ns=tuple(fastest[number].tolist()),
             fastest_rank=last,

@@ -68,11 +68,11 @@ def plainly(bed: Bed) -> tuple[float, float]:
                 )
                 for rank, host in enumerate(bed.names)
             ]
-            told = [json.loads(program.communicate(timeout=60)[0]) for program in programs]
+            reports = [json.loads(program.communicate(timeout=60)[0]) for program in programs]
     finally:
         bed.set_network(before)
-    slowest = max(seconds for _, seconds in told)
-    return told[0][0] - 1, _EXCHANGED_BYTES * 8e-6 / slowest / (rate_mbit * _PAYLOAD)
+    slowest = max(seconds for _, seconds in reports)
+    return reports[0][0] - 1, _EXCHANGED_BYTES * 8e-6 / slowest / (rate_mbit * _PAYLOAD)
 
 
 def out_of_true(bed: Bed | None) -> str | None:
@@ -87,7 +87,7 @@ def out_of_true(bed: Bed | None) -> str | None:
 
 def bed_of(given: tuple[object, ...]) -> Bed | None:
     """The bed among the arguments of a test, or of one of them."""
-    beds = (one if isinstance(one, Bed) else getattr(one, "bed", None) for one in given)
+    beds = (argument if isinstance(argument, Bed) else getattr(argument, "bed", None) for argument in given)
     return next((bed for bed in beds if isinstance(bed, Bed)), None)
 
 

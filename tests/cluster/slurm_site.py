@@ -111,13 +111,13 @@ class Site:
 
     def rank_on(self, host: str) -> int:
         """The process of a rank of ``busbw run`` on a host."""
-        found = [
+        pids = [
             pid
             for pid, command in self.bed.processes(host).items()
             if "busbw run" in command and "srun" not in command and "launches" not in command
         ]
-        assert found, self.bed.processes(host)
-        return found[0]
+        assert pids, self.bed.processes(host)
+        return pids[0]
 
     def plan(self, name: str, blocks: int, launches: int = 1, timeout: int = 60) -> Path:
         path = self.folder / f"{name}.toml"
@@ -128,9 +128,9 @@ class Site:
 def until(condition: Callable[[], Value | None], otherwise: Callable[[], str]) -> Value:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        found = condition()
-        if found is not None:
-            return found
+        value = condition()
+        if value is not None:
+            return value
         time.sleep(0.1)
     pytest.fail(otherwise())
 

@@ -26,62 +26,62 @@ _PING = Path(__file__).parent / "programs" / "echo.py"
 
 def ours(folder: Path) -> list[str]:
     """What is left of the bed in this folder: processes that name it, mounts below it, and files."""
-    found = [str(folder)] if folder.exists() else []
-    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+    left = [str(folder)] if folder.exists() else []
+    left += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
     for entry in Path("/proc").iterdir():
         try:
             text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
         if str(folder).encode() in text:
-            found.append(f"process {entry.name}: {text.partition(b'SLURM_CONF')[0]!r}")
-    return found
+            left.append(f"process {entry.name}: {text.partition(b'SLURM_CONF')[0]!r}")
+    return left
 
 
 def namespaces() -> set[str]:
     """Every network, mount and process namespace that a process of this machine is in."""
-    found = set()
+    links = set()
     for entry in Path("/proc").glob("[0-9]*/ns/*"):
         try:
-            found.add(str(entry.readlink()))
+            links.add(str(entry.readlink()))
         except OSError:
             continue
-    return found
+    return links
 
 
 def round_trip_ms(bed: Bed, source: str, destination: str) -> float:
     """The shortest of many round trips of a small datagram."""
-    told = bed.run_on(source, [sys.executable, _PING, "time", bed.address(destination)])
-    return float(told.stdout) if told.returncode == 0 else float("inf")
+    finished = bed.run_on(source, [sys.executable, _PING, "time", bed.address(destination)])
+    return float(finished.stdout) if finished.returncode == 0 else float("inf")
 
 
 def rate_mbit(bed: Bed, source: str, destination: str, megabytes: int = 4) -> float:
     """The rate of the later part of a long TCP stream, the best of five: its ends may have to wait for a processor."""
     rates = []
     for _ in range(5):
-        told = bed.run_on(source, [sys.executable, _PING, "rate", bed.address(destination), str(megabytes)])
-        assert told.returncode == 0, told.stderr
-        rates.append(float(told.stdout))
+        finished = bed.run_on(source, [sys.executable, _PING, "rate", bed.address(destination), str(megabytes)])
+        assert finished.returncode == 0, finished.stderr
+        rates.append(float(finished.stdout))
     return max(rates)
 
 
 class TestHosts:
     def test_each_host_has_its_own_name_processes_and_temporary_folder(self, network: Bed) -> None:
         network.run_on("n1", ["touch", "/tmp/of-n1", "/dev/shm/of-n1"])
-        told = {
+        printed = {
             host: network.run_on(host, ["sh", "-c", "hostname; ls /tmp/of-n1 /dev/shm/of-n1; ls /proc"]).stdout
             for host in ("n1", "n2")
         }
-        assert told["n1"].split()[:3] == ["n1", "/dev/shm/of-n1", "/tmp/of-n1"]
-        assert told["n2"].split()[0] == "n2"
-        assert "of-n1" not in told["n2"]
-        assert str(os.getpid()) not in told["n2"].split()
+        assert printed["n1"].split()[:3] == ["n1", "/dev/shm/of-n1", "/tmp/of-n1"]
+        assert printed["n2"].split()[0] == "n2"
+        assert "of-n1" not in printed["n2"]
+        assert str(os.getpid()) not in printed["n2"].split()
         assert not Path("/tmp/of-n1").exists()
 
     def test_hosts_share_the_checkout_and_the_folders_that_are_named(self, network: Bed, tmp_path: Path) -> None:
         network.run_on("n1", ["touch", tmp_path / "written"])
-        told = network.run_on("n2", ["ls", tmp_path / "written", __file__])
-        assert told.returncode == 0, told.stderr
+        listing = network.run_on("n2", ["ls", tmp_path / "written", __file__])
+        assert listing.returncode == 0, listing.stderr
         assert (tmp_path / "written").exists()
 
     def test_only_their_own_interfaces_are_there_and_each_finds_the_others_by_name(self, network: Bed) -> None:
@@ -158,8 +158,8 @@ class TestSlurm:
 
     @pytest.mark.parametrize(("mpi", "variable"), [("pmi2", "PMI_RANK"), ("pmix", "PMIX_RANK")])
     def test_both_ways_to_start_mpi_are_there(self, cluster: Bed, mpi: str, variable: str) -> None:
-        told = cluster.ask("srun", "--nodes=2", f"--mpi={mpi}", "sh", "-c", f"echo ${variable}")
-        assert sorted(told.split()) == ["0", "1"]
+        printed = cluster.ask("srun", "--nodes=2", f"--mpi={mpi}", "sh", "-c", f"echo ${variable}")
+        assert sorted(printed.split()) == ["0", "1"]
 
     def test_switches_and_graphics_processors_are_known(self, cluster: Bed) -> None:
         assert "SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n3,n4" in cluster.ask("scontrol", "show", "topology")
@@ -227,7 +227,7 @@ class TestTheEnd:
         deadline = time.monotonic() + 30
         # Who is killed cannot remove its folder.
         while (
-            left := [one for one in ours(folder) if number != signal.SIGKILL or one != str(folder)]
+            left := [trace for trace in ours(folder) if number != signal.SIGKILL or trace != str(folder)]
         ) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left

@@ -40,13 +40,13 @@ def test_what_goes_host_by_host_is_verified_on_several_hosts(
 ) -> None:
     if backend == "mpi":
         pytest.importorskip("mpi4py")
-    plan, told, results = tmp_path / "plan.toml", tmp_path / "told", tmp_path / "results"
+    plan, output, results = tmp_path / "plan.toml", tmp_path / "told", tmp_path / "results"
     plan.write_text(PLAN, encoding="utf-8")
     srun = "srun --mpi=pmi2" if backend == "mpi" else "srun"
     command = f"{srun} busbw run --plan {plan} --backend {backend} --results-dir {results}"
-    placed = [f"--nodes={hosts}", f"--ntasks-per-node={RANKS_PER_HOST}", f"--output={told}"]
+    placed = [f"--nodes={hosts}", f"--ntasks-per-node={RANKS_PER_HOST}", f"--output={output}"]
     job = cluster.ended_job(cluster.sbatch([*placed, f"--wrap={command}"]))
-    assert job.exit_code == 0, told.read_text(encoding="utf-8")
+    assert job.exit_code == 0, output.read_text(encoding="utf-8")
     (folder,) = store.folders(results)
     run = store.read(folder)
     assert run.run.hosts == tuple(f"n{1 + rank // RANKS_PER_HOST}" for rank in range(RANKS_PER_HOST * hosts))

@@ -48,8 +48,8 @@ def _connected(bed: Bed, host: str) -> bool:
 def _ended(processes: list[subprocess.Popen[str]], since: float) -> list[tuple[int, str]]:
     """Exit status and words of every rank; fails when one goes on for longer than is promised."""
     left = [max(since + _BOUND + _BUSY_SECONDS - time.monotonic(), 0.1) for _ in processes]
-    told = [process.communicate(timeout=seconds) for process, seconds in zip(processes, left, strict=True)]
-    return [(process.returncode, "".join(said)) for process, said in zip(processes, told, strict=True)]
+    outputs = [process.communicate(timeout=seconds) for process, seconds in zip(processes, left, strict=True)]
+    return [(process.returncode, "".join(said)) for process, said in zip(processes, outputs, strict=True)]
 
 
 MOMENTS = {
@@ -101,7 +101,9 @@ def test_local_ranks_end_when_the_loopback_goes(network: Bed, tmp_path: Path) ->
     run = ["busbw", "run", "--plan", str(plan), "--ranks", "2", "--timeout", f"{_TIMEOUT:g}"]
     with ExitStack() as stack:
         process = stack.enter_context(network.running_on("n3", [*run, "--results-dir", str(results)]))
-        wait_until(lambda: any(store.read(one).measurements for one in store.folders(results)), "nothing is measured")
+        wait_until(
+            lambda: any(store.read(folder).measurements for folder in store.folders(results)), "nothing is measured"
+        )
         network.run_on("n3", ["ip", "link", "set", "lo", "down"])
         stack.callback(network.run_on, "n3", ["ip", "link", "set", "lo", "up"])
         ((status, said),) = _ended([process], time.monotonic())

@@ -46,7 +46,7 @@ class Report:
     @property
     def warned_of(self) -> set[str]:
         """The codes of who is slow."""
-        return {one["code"] for one in self.facts["warnings"]} & SLOW
+        return {warning["code"] for warning in self.facts["warnings"]} & SLOW
 
     @property
     def flagged(self) -> dict[int, list[tuple[str, str]]]:
@@ -82,8 +82,8 @@ class Matrices:
         """What ``busbw report`` says of such a run."""
         folder = self.run(network)
         # In this process: a fresh one takes longer to load scipy than to judge.
-        told = CliRunner().invoke(main, ["report", str(folder)])
-        assert told.exit_code == 0, told.output
+        printed = CliRunner().invoke(main, ["report", str(folder)])
+        assert printed.exit_code == 0, printed.output
         return Report(json.loads((folder / "report.json").read_text()))
 
 

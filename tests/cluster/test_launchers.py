@@ -84,11 +84,11 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
         pytest.importorskip("mpi4py")
     environment = request.getfixturevalue("openmpi") if "Open MPI" in name else {}
     place = tmp_path / "first"
-    job, told = _ended(cluster, place, command, environment)
-    if PMI2_GARBLED in told:
+    job, printed = _ended(cluster, place, command, environment)
+    if PMI2_GARBLED in printed:
         place = tmp_path / "again"
-        job, told = _ended(cluster, place, command, environment)
-    assert job.exit_code == 0, told
+        job, printed = _ended(cluster, place, command, environment)
+    assert job.exit_code == 0, printed
     (folder,) = store.folders(place / "results")
     run = store.read(folder)
     assert (run.run.launcher, plan_of(run.run, None).backend) == (launcher, backend)
@@ -96,7 +96,7 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert Counter(run.run.hosts) == dict.fromkeys(hosts, 2)
     assert require(run.end).status == "complete"
     assert not run.not_reached
-    assert told.count("# op ") == 1, "one rank prints the table"
+    assert printed.count("# op ") == 1, "one rank prints the table"
     assert {case.nodes for case in run.run.cases} == {2}
     nodes = [{rank.node for rank in facts.ranks} for facts in run.run.environments.values()]
     tells = launcher == "srun" or name.startswith("torchrun")
@@ -110,12 +110,12 @@ def test_the_mpirun_of_another_library_is_refused_in_words(
 ) -> None:
     """MPICH's MPI_Init would end the process where it finds the PMIx of Open MPI, with words that name neither."""
     pytest.importorskip("mpi4py")
-    told = tmp_path / "told"
+    output = tmp_path / "told"
     run = f"busbw run --op barrier --backend mpi --results-dir {tmp_path}/results"
     command = f"$OPAL_PREFIX/bin/mpirun --allow-run-as-root -n 1 {run}"
     environment = {"OPAL_PREFIX": openmpi["OPAL_PREFIX"]}
-    job = cluster.ended_job(cluster.sbatch([f"--output={told}", f"--wrap={command}"], environment=environment))
-    text = told.read_text(encoding="utf-8")
+    job = cluster.ended_job(cluster.sbatch([f"--output={output}", f"--wrap={command}"], environment=environment))
+    text = output.read_text(encoding="utf-8")
     assert job.exit_code == 1, text
     assert "mpi4py" in text
     assert "Abort" not in text

@@ -17,14 +17,14 @@ def test_the_same_plan_on_more_and_more_nodes(site: Site) -> None:
     array = f"--array={','.join(map(str, tasks))}%1"
     number = site.shipped("scaling", (array,), ("--op", "barrier", "--max-seconds", "0.02"))
     until(lambda: None if site.bed.ask("squeue", "-h", "-j", str(number)) else True, lambda: site.bed.ask("squeue"))
-    found = {}
+    hosts = {}
     for line in site.bed.ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%A %K %T").splitlines():
         job, nodes, state = line.split()
         assert state == "COMPLETED", (site.folder / f"busbw-{number}_{nodes}.out").read_text()
         run = site.run(int(job))
         assert_whole(run, launches=1, nodes=int(nodes), ranks=2 * int(nodes), backend="gloo")
-        found[int(nodes)] = run.run.hosts
-    assert sorted(found) == tasks
+        hosts[int(nodes)] = run.run.hosts
+    assert sorted(hosts) == tasks
 
 
 @pytest.mark.timeout(600)

@@ -31,16 +31,16 @@ def main(arguments: list[str]) -> int:
     minutes = _MINUTES if options.minutes is None and options.count is None else options.minutes
     failed = False
     for name in wanted:
-        found = importlib.import_module(CAMPAIGNS[name]).campaign(
+        campaign = importlib.import_module(CAMPAIGNS[name]).campaign(
             options.seed, None if minutes is None else 60 * minutes, options.count
         )
-        for line in found.failures:
+        for line in campaign.failures:
             print(f"{name}: {line}")
         print(
-            f"{name}: {found.tried} tried from seed {options.seed} on, {len(found.failures)} failed, "
-            f"the slowest took {found.slowest_seconds:.2f} s"
+            f"{name}: {campaign.tried} tried from seed {options.seed} on, {len(campaign.failures)} failed, "
+            f"the slowest took {campaign.slowest_seconds:.2f} s"
         )
-        failed = failed or bool(found.failures)
+        failed = failed or bool(campaign.failures)
     return int(failed)
 
 

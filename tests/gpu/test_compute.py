@@ -45,16 +45,16 @@ def test_rows_and_graphs_are_verified_and_timed_by_the_device(measured: Measure,
 
 @pytest.mark.parametrize("name", _ELEMENTS)
 def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Case], int], name: str) -> None:
-    one = case(name, 2 * _ELEMENTS[name], 1, backend="nccl", device="cuda", dtype="bfloat16", mode="graph")
-    assert replayed(one) == 0
+    kernel = case(name, 2 * _ELEMENTS[name], 1, backend="nccl", device="cuda", dtype="bfloat16", mode="graph")
+    assert replayed(kernel) == 0
 
 
 @heavy
 @pytest.mark.parametrize("name", _ELEMENTS)
 def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, name: str) -> None:
     size = 2 * _ELEMENTS[name]
-    one = case(name, size, 1, backend="nccl", device="cuda", dtype="bfloat16", mode="pipelined", cache="rotating")
-    made = measured(one)
+    kernel = case(name, size, 1, backend="nccl", device="cuda", dtype="bfloat16", mode="pipelined", cache="rotating")
+    made = measured(kernel)
     assert made.check.state == "verified"
     assert made.buffer_sets > 1
 
@@ -63,9 +63,11 @@ def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
     """A dry pass: what it asks for can be run, whatever its sizes would take."""
     cases = expand(read_suite("roofline-gpu"), 1, 1, "cuda").cases
     place = Place(oversubscribed=False, comparable=True)
-    refused = {(one.op, one.dtype): reason for one in cases if (reason := skip_reason(one, backend, place)) is not None}
+    refused = {
+        (case.op, case.dtype): reason for case in cases if (reason := skip_reason(case, backend, place)) is not None
+    }
     assert {op for op, _ in refused} <= {"all_reduce"}  # which needs a second rank
-    assert {one.op for one in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
+    assert {case.op for case in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
 
 
 @pytest.mark.parametrize("ranks", sorted({1, GPUS}))
@@ -82,8 +84,8 @@ def test_the_suite_draws_the_roofline_of_the_gpus(tmp_path: Path, ranks: int, mo
     assert not run.failed
     assert {row.case.op for row in run.skipped} == ({"all_reduce"} if ranks == 1 else set())
     assert {row.check.state for row in run.measurements} == {"verified"}
-    told = CliRunner().invoke(main, ["report", str(folder), "--json", "--output", str(tmp_path / "report")])
-    (roofline,) = json.loads(told.stdout)["rooflines"]
+    reported = CliRunner().invoke(main, ["report", str(folder), "--json", "--output", str(tmp_path / "report")])
+    (roofline,) = json.loads(reported.stdout)["rooflines"]
     compute = {peak["dtype"]: peak["flop_per_second"] for peak in roofline["compute"] if peak["measured"]}
     memory = [peak["bytes_per_second"] for peak in roofline["memory"] if peak["measured"]]
     kernels = {kernel["op"]: kernel["flop_per_second"] for kernel in roofline["kernels"]}

@@ -63,8 +63,8 @@ def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure,
 
 @pytest.mark.parametrize("op", WITH_HOST)
 def test_rows_with_the_host_take_their_buffers_in_turns(measured: Measure, op: str) -> None:
-    one = case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", cache="rotating", pinning="pinned")
-    made = measured(one)
+    copy = case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", cache="rotating", pinning="pinned")
+    made = measured(copy)
     assert made.check.state == "verified"
     assert made.buffer_sets > 1
 
@@ -88,18 +88,18 @@ def test_copies_with_the_host_are_verified_or_refused_in_words(
     mode: Mode,
     pre_enqueue: bool,  # noqa: FBT001
 ) -> None:
-    one = one_case(op, mode, pre_enqueue=pre_enqueue, pinning=pinning)
-    reason = skip_reason(one, backend, Place(oversubscribed=False, comparable=True))
+    copy = one_case(op, mode, pre_enqueue=pre_enqueue, pinning=pinning)
+    reason = skip_reason(copy, backend, Place(oversubscribed=False, comparable=True))
     pageable = pinning == "pageable"
     assert (reason is not None) == (pageable and (pre_enqueue or mode == "graph" or op == "host_and_device"))
     if reason is None:
-        assert measured(one).check.state == "verified"
+        assert measured(copy).check.state == "verified"
 
 
 def bound(device: Device, op: str, *, peer: str | None = None, **settings: str) -> Bound:
-    one = case(op, SIZE, 2 if peer else 1, backend="nccl", device="cuda", **settings)
-    send = torch.arange(one.count, device=device.name, dtype=torch.float32) % 1021
-    return Bound(one, send, torch.full_like(send, -1.0), device, peers=(device.name, peer))
+    copy = case(op, SIZE, 2 if peer else 1, backend="nccl", device="cuda", **settings)
+    send = torch.arange(copy.count, device=device.name, dtype=torch.float32) % 1021
+    return Bound(copy, send, torch.full_like(send, -1.0), device, peers=(device.name, peer))
 
 
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])

@@ -64,20 +64,20 @@ def test_a_gpu_of_amd_has_the_same_calls(measured: Measure, op: str, monkeypatch
 )
 @pytest.mark.parametrize("mode", ["pipelined", "graph"])
 def test_registered_buffers_are_those_of_the_calls(measured: Measure, op: str, in_place: bool, mode: Mode) -> None:  # noqa: FBT001
-    one = msgspec.structs.replace(one_case(mode, op=op), in_place=in_place)
+    planned = msgspec.structs.replace(one_case(mode, op=op), in_place=in_place)
     before = 0 if REAL else current().nccl.registered_calls
-    assert measured(one).check.state == "verified"
+    assert measured(planned).check.state == "verified"
     assert REAL or current().nccl.registered_calls == before
-    assert measured(msgspec.structs.replace(one, registered=True)).check.state == "verified"
+    assert measured(msgspec.structs.replace(planned, registered=True)).check.state == "verified"
     assert REAL or current().nccl.registered_calls > before
 
 
 def test_communicators_that_do_not_block_are_refused_by_name(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = msgspec.structs.replace(one_case("isolated"), in_place=False)
+    planned = msgspec.structs.replace(one_case("isolated"), in_place=False)
     monkeypatch.setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "0")
-    assert backend.refuse(OPS["all_reduce"], one) is None
+    assert backend.refuse(OPS["all_reduce"], planned) is None
     monkeypatch.setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
-    assert "TORCH_NCCL_USE_COMM_NONBLOCKING" in require(backend.refuse(OPS["all_reduce"], one))
+    assert "TORCH_NCCL_USE_COMM_NONBLOCKING" in require(backend.refuse(OPS["all_reduce"], planned))
 
 
 def test_the_parts_of_an_overlap_are_those_of_its_samples(measured: Measure) -> None:
@@ -100,14 +100,14 @@ def test_caches_are_treated_as_asked(measured: Measure, device: Device, cache: C
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if not op.stores])  # those: test_storage.py
 def test_every_op_is_verified_or_refused_in_words(backend: Backend, measured: Measure, name: str) -> None:
-    one = case(name, 4_096, 1, backend="nccl", device="cuda", imbalance=0.5 if OPS[name].uneven else None)
+    planned = case(name, 4_096, 1, backend="nccl", device="cuda", imbalance=0.5 if OPS[name].uneven else None)
     # A run skips communication of one rank; its call is NCCL's all the same.
     alone = OPS[name].communicates and OPS[name].least_ranks() == 1
-    reason = (None if alone else unsuited(one, PLACE)) or backend.refuse(OPS[name], one)
+    reason = (None if alone else unsuited(planned, PLACE)) or backend.refuse(OPS[name], planned)
     if reason is not None:
         assert reason.strip()
         return
-    made = measured(one)
+    made = measured(planned)
     assert made.check.state == ("verified" if OPS[name].sized else "not checked")
 
 
@@ -148,8 +148,8 @@ def test_computation_takes_the_time_of_the_device(device: Device) -> None:
 
 
 def test_conditions_are_told_or_not(device: Device) -> None:
-    told = device.conditions()
-    assert told is None or (told.index >= 0 and (told.mhz is None or told.mhz > 0))
+    conditions = device.conditions()
+    assert conditions is None or (conditions.index >= 0 and (conditions.mhz is None or conditions.mhz > 0))
 
 
 @heavy

@@ -24,17 +24,17 @@ HERE = Place(oversubscribed=False, comparable=True)
 @pytest.fixture
 def way(folder: Path) -> Way:
     """How the page cache is kept out of files there."""
-    told = require(storage_facts(str(folder)))
-    assert told.error is None
-    assert told.way is not None
-    return told.way
+    facts = require(storage_facts(str(folder)))
+    assert facts.error is None
+    assert facts.way is not None
+    return facts.way
 
 
 @pytest.mark.parametrize("op", ["storage_write", "storage_read"])
 def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Measure, way: Way, op: str) -> None:
-    one = case(op, SIZE, 1, backend="nccl", device="cuda", access=Access(65536, 2, way))
-    assert skip_reason(one, backend, HERE) is None
-    made = measured(one)
+    planned = case(op, SIZE, 1, backend="nccl", device="cuda", access=Access(65536, 2, way))
+    assert skip_reason(planned, backend, HERE) is None
+    made = measured(planned)
     assert made.check.state == "verified"
     assert min(made.groups[0].slowest_ns) > 0
 
@@ -42,9 +42,9 @@ def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Mea
 @pytest.mark.parametrize("mode", ["isolated", "overlap"])
 def test_a_checkpoint_of_a_gpus_state_is_verified(backend: Backend, measured: Measure, mode: Mode) -> None:
     """Saved as ``save`` and, posted first and waited for behind a computation, as ``async_save`` does."""
-    one = case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda", mode=mode)
-    assert skip_reason(one, backend, HERE) is None
-    made = measured(one)
+    save = case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda", mode=mode)
+    assert skip_reason(save, backend, HERE) is None
+    made = measured(save)
     assert made.check.state == "verified"
     (group,) = made.groups
     assert (group.overlap is not None) == (mode == "overlap")

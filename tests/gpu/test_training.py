@@ -28,8 +28,8 @@ ALONE = Workload(model="Llama 3 8B", scale=1 / 32 if REAL else 1 / 256, dp=1, tp
 @heavy
 @pytest.mark.parametrize("op", thinned(STEPS, 2))
 def test_a_step_of_one_rank_is_verified_and_taken_apart(measured: Callable[[Case], Measurement], op: str) -> None:
-    one = case(op, 0, 1, backend="nccl", device="cuda", dtype=None)
-    made = measured(msgspec.structs.replace(one, redop=None, settings=ALONE))
+    step = case(op, 0, 1, backend="nccl", device="cuda", dtype=None)
+    made = measured(msgspec.structs.replace(step, redop=None, settings=ALONE))
     assert made.check.state == "verified"
     assert isinstance(made.supplement, StepParts)
     assert min(*made.supplement.step_ns, *made.supplement.compute_ns) > 0
@@ -39,11 +39,11 @@ def test_a_step_of_one_rank_is_verified_and_taken_apart(measured: Callable[[Case
 
 def test_the_memory_of_a_step_is_its_own(backend: Backend) -> None:
     small = msgspec.structs.replace(ALONE, model="MLP 1024", scale=1 / 16)
-    one = case("train_all_reduce", 0, 1, backend="nccl", device="cuda", dtype=None)
+    step = case("train_all_reduce", 0, 1, backend="nccl", device="cuda", dtype=None)
     nothing = torch.empty(0, device="cuda")
 
     def peak() -> int:
-        bound = Bound(msgspec.structs.replace(one, redop=None, settings=small), nothing, nothing)
+        bound = Bound(msgspec.structs.replace(step, redop=None, settings=small), nothing, nothing)
         return require(require(backend.bind(bound).parts)().memory)[0]
 
     before = peak()
@@ -63,15 +63,15 @@ def test_the_kernels_of_ring_attention_are_those_of_torch(rows: int, columns: in
         assert torch.allclose(sums, torch.logsumexp(query @ key.mT / 4, -1), atol=1e-5)
     gradient = torch.randn_like(out)
     wanted.backward(gradient)  # type: ignore[no-untyped-call]
-    found = attention_backward(gradient, query, key, value, out, sums, causal=masked)
-    for one, tensor in zip(found, (query, key, value), strict=True):
-        assert torch.allclose(one, require(tensor.grad), atol=1e-4)
+    gradients = attention_backward(gradient, query, key, value, out, sums, causal=masked)
+    for computed, tensor in zip(gradients, (query, key, value), strict=True):
+        assert torch.allclose(computed, require(tensor.grad), atol=1e-4)
 
 
 def test_what_the_suite_asks_of_eight_gpus_is_refused_nowhere(backend: Backend) -> None:
     """A dry pass: what it asks for can be run, whatever its steps would take."""
     cases = expand(read_suite("training-gpu"), 8, 1, "cuda").cases
     place = Place(oversubscribed=False, comparable=True)
-    refused = {one.op: reason for one in cases if (reason := skip_reason(one, backend, place)) is not None}
+    refused = {case.op: reason for case in cases if (reason := skip_reason(case, backend, place)) is not None}
     # Four layers on eight stages; a server receives from any rank, which NCCL cannot.
     assert set(refused) <= {"train_interleaved", "train_gpipe", "train_1f1b", "train_exchange"}

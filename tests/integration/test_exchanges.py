@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")
-def told() -> list[dict[str, Any]]:
+def ranks() -> list[dict[str, Any]]:
     """What each rank says of every way, whole and with every fault planted."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -35,13 +35,13 @@ def told() -> list[dict[str, Any]]:
         subprocess.Popen([sys.executable, WORKER, str(rank), port], stdout=subprocess.PIPE, text=True)
         for rank in range(RANKS)
     ]
-    return [json.loads(one.communicate(timeout=300)[0].splitlines()[-1]) for one in started]
+    return [json.loads(process.communicate(timeout=300)[0].splitlines()[-1]) for process in started]
 
 
 @pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
-def test_weights_are_those_of_the_same_rule_in_one_process(told: list[dict[str, Any]], exchange: str) -> None:
+def test_weights_are_those_of_the_same_rule_in_one_process(ranks: list[dict[str, Any]], exchange: str) -> None:
     """Before and after what takes a training apart."""
-    assert [rank[exchange]["wrong"] for rank in told] == [[0, 0, 0]] * RANKS
+    assert [rank[exchange]["wrong"] for rank in ranks] == [[0, 0, 0]] * RANKS
 
 
 SENT: Final[dict[str, tuple[str, int, int, int]]] = {
@@ -54,34 +54,36 @@ SENT: Final[dict[str, tuple[str, int, int, int]]] = {
 
 
 @pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
-def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], exchange: str) -> None:
+def test_the_bytes_that_are_sent_are_those_of_the_formulas(ranks: list[dict[str, Any]], exchange: str) -> None:
     op, group, size, calls = SENT[exchange]
     of_a_server = calls * (RANKS - 1) if exchange.startswith("server") else calls
-    assert [rank[exchange]["sent"] for rank in told] == [
+    assert [rank[exchange]["sent"] for rank in ranks] == [
         [[op, group, size, calls if number else of_a_server]] for number in range(RANKS)
     ]
 
 
 @pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
-def test_ranks_tell_the_same_record_which_comes_near_to_the_optimum(told: list[dict[str, Any]], exchange: str) -> None:
-    gaps = told[0][exchange]["gaps"]
-    assert all(rank[exchange]["gaps"] == gaps for rank in told)
+def test_ranks_tell_the_same_record_which_comes_near_to_the_optimum(ranks: list[dict[str, Any]], exchange: str) -> None:
+    gaps = ranks[0][exchange]["gaps"]
+    assert all(rank[exchange]["gaps"] == gaps for rank in ranks)
     assert len(gaps) == STEPS + 1
     assert gaps[-1] < 0.01 * gaps[0]
 
 
 @pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
-def test_a_timeline_has_calls_and_computation(told: list[dict[str, Any]], exchange: str) -> None:
+def test_a_timeline_has_calls_and_computation(ranks: list[dict[str, Any]], exchange: str) -> None:
     op = SENT[exchange][0]
-    for rank in told:
+    for rank in ranks:
         names = [name for name, _, _ in rank[exchange]["spans"]]
         assert op in names
         assert "compute" in names
 
 
-@pytest.mark.parametrize(("exchange", "fault"), [(one, fault) for one, planted in FAULTS.items() for fault in planted])
-def test_a_fault_is_caught(told: list[dict[str, Any]], exchange: str, fault: str) -> None:
-    assert sum(rank["faults"][exchange][fault] for rank in told) > 0
+@pytest.mark.parametrize(
+    ("exchange", "fault"), [(exchange, fault) for exchange, planted in FAULTS.items() for fault in planted]
+)
+def test_a_fault_is_caught(ranks: list[dict[str, Any]], exchange: str, fault: str) -> None:
+    assert sum(rank["faults"][exchange][fault] for rank in ranks) > 0
 
 
 def test_a_run_is_verified_and_compared(commands: Commands) -> None:
@@ -101,6 +103,6 @@ def test_a_run_is_verified_and_compared(commands: Commands) -> None:
     ]
     assert {(step.steps, len(step.gaps)) for step in steps} == {(STEPS, STEPS + 1)}
     assert {row.case for row in run.measurements if row.check.state == "verified"} == set(run.run.cases)
-    told = commands.succeed("report", "latest", "--json")
-    compared = json.loads(told.out)["exchanges"]
-    assert [one["exchange"] for one in compared] == ["exact", "int8"] * 2
+    reported = commands.succeed("report", "latest", "--json")
+    compared = json.loads(reported.out)["exchanges"]
+    assert [row["exchange"] for row in compared] == ["exact", "int8"] * 2

@@ -71,12 +71,12 @@ def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands) -> None:
         )
         for rank in ranks
     ]
-    before = [one.rows(atleast=2) for one in started]
-    for rank, one in zip(ranks, started, strict=True):
-        os.kill(one.pids()[rank], signal.SIGSTOP)
-    for rank, one, rows in zip(ranks, started, before, strict=True):
-        finished = one.wait()
-        run = commands.read(one.results)
+    before = [program.rows(atleast=2) for program in started]
+    for rank, program in zip(ranks, started, strict=True):
+        os.kill(program.pids()[rank], signal.SIGSTOP)
+    for rank, program, rows in zip(ranks, started, before, strict=True):
+        finished = program.wait()
+        run = commands.read(program.results)
         _assert_kept(run, rows)
         pid = run.launches[0].pids[rank]
         finished.assert_failed(run, f"rank {rank} (host {_HOST}, pid {pid}) is stopped and does not answer during ")

@@ -36,7 +36,7 @@ def test_a_local_run_listens_on_the_loopback_alone(commands: Commands, backend: 
             process = psutil.Process(pid)
             if _of_the_run(process.cmdline()):
                 sockets = process.net_connections("tcp")
-                addresses |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+                addresses |= {connection.laddr.ip for connection in sockets if connection.status == psutil.CONN_LISTEN}
     commands.clear()
     assert addresses, "the rendezvous, at least"
     assert addresses <= {"127.0.0.1", "::1"}

@@ -138,10 +138,10 @@ def test_a_run_can_be_read_while_it_goes_on(commands: Commands) -> None:
     seen = 0
     while started.process.poll() is None:
         for folder in store.folders(commands.results):
-            found = store.read(folder)
-            assert found.end is None or found.end.status == "complete"
-            assert len(found.rows) >= seen
-            seen = len(found.rows)
+            stored = store.read(folder)
+            assert stored.end is None or stored.end.status == "complete"
+            assert len(stored.rows) >= seen
+            seen = len(stored.rows)
     assert started.wait().code == 0
     assert len(commands.read().rows) == 1 + 4 * 2 + 1
 
@@ -150,7 +150,7 @@ def test_a_run_can_be_read_while_it_goes_on(commands: Commands) -> None:
 def test_runs_started_together_do_not_mix(commands: Commands) -> None:
     plan = commands.sweep("all_reduce")
     both = [commands.start("run", "--plan", plan, "--ranks", "2") for _ in range(2)]
-    assert [one.wait().code for one in both] == [0, 0]
+    assert [program.wait().code for program in both] == [0, 0]
     runs = [store.read(folder) for folder in store.folders(commands.results)]
     assert len(runs) == 2
     assert all(len(run.measurements) == 2 for run in runs)

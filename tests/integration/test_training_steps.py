@@ -32,11 +32,11 @@ def heard(ranks: int) -> list[dict[str, Any]]:
         subprocess.Popen([sys.executable, WORKER, str(rank), port, str(ranks)], stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]
-    return [json.loads(one.communicate(timeout=300)[0].splitlines()[-1]) for one in started]
+    return [json.loads(process.communicate(timeout=300)[0].splitlines()[-1]) for process in started]
 
 
 @pytest.fixture(scope="module")
-def told() -> list[dict[str, Any]]:
+def ranks() -> list[dict[str, Any]]:
     """What each of two ranks says of every step, whole and with every fault planted."""
     return heard(RANKS)
 
@@ -48,22 +48,22 @@ def replicated() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("op", "model"), [(op, model) for op in PAIRED for model in MODELS[op]])
-def test_loss_gradients_and_weights_are_those_of_one_process(told: list[dict[str, Any]], model: str, op: str) -> None:
-    assert [rank[op][model]["wrong"] for rank in told] == [0, 0]
+def test_loss_gradients_and_weights_are_those_of_one_process(ranks: list[dict[str, Any]], model: str, op: str) -> None:
+    assert [rank[op][model]["wrong"] for rank in ranks] == [0, 0]
 
 
 @pytest.mark.parametrize(("op", "model"), [(op, model) for op in PAIRED for model in MODELS[op]])
-def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], model: str, op: str) -> None:
-    for rank, found in enumerate(told):
-        hold(sent_of(found[op][model]), formula(op, workload(op, model), rank), rank)
+def test_the_bytes_that_are_sent_are_those_of_the_formulas(ranks: list[dict[str, Any]], model: str, op: str) -> None:
+    for rank, steps in enumerate(ranks):
+        hold(sent_of(steps[op][model]), formula(op, workload(op, model), rank), rank)
 
 
 @pytest.mark.parametrize("op", REPLICATED)
 def test_replicas_are_right_and_send_what_the_formulas_say(replicated: list[dict[str, Any]], op: str) -> None:
     model = MODELS[op][-1]
     assert [rank[op][model]["wrong"] for rank in replicated] == [0] * 4
-    for rank, found in enumerate(replicated):
-        hold(sent_of(found[op][model]), formula(op, workload(op, model, 2 * RANKS), rank), rank)
+    for rank, steps in enumerate(replicated):
+        hold(sent_of(steps[op][model]), formula(op, workload(op, model, 2 * RANKS), rank), rank)
 
 
 @pytest.mark.parametrize("op", REPLICATED)
@@ -78,49 +78,49 @@ def hold(sent: dict[str, int], expected: dict[str, int], rank: int) -> None:
     assert sent == expected
 
 
-def sent_of(found: dict[str, Any]) -> dict[str, int]:
+def sent_of(step: dict[str, Any]) -> dict[str, int]:
     sent: dict[str, int] = {}
-    for kind, _, size, calls in found["sent"]:
+    for kind, _, size, calls in step["sent"]:
         sent[kind] = sent.get(kind, 0) + size * calls
     return sent
 
 
 @pytest.mark.parametrize(("op", "model"), [(op, model) for op in PAIRED for model in MODELS[op]])
-def test_memory_is_near_that_of_the_formulas(told: list[dict[str, Any]], model: str, op: str) -> None:
+def test_memory_is_near_that_of_the_formulas(ranks: list[dict[str, Any]], model: str, op: str) -> None:
     """These models are so small that what a library keeps besides shows: larger ones are within a tenth."""
-    most = max(rank[op][model]["peak_bytes"] for rank in told)
+    most = max(rank[op][model]["peak_bytes"] for rank in ranks)
     assert 0.7 < most / memory(step_of(op, workload(op, model)), "sgd", "eager").total < 1.5
 
 
 @pytest.mark.parametrize("op", PAIRED)
-def test_products_are_those_of_the_formula(told: list[dict[str, Any]], op: str) -> None:
-    assert sum(rank[op][MODELS[op][-1]]["flop"] for rank in told) == told[0][op][MODELS[op][-1]]["whole_flop"]
+def test_products_are_those_of_the_formula(ranks: list[dict[str, Any]], op: str) -> None:
+    assert sum(rank[op][MODELS[op][-1]]["flop"] for rank in ranks) == ranks[0][op][MODELS[op][-1]]["whole_flop"]
     shape = StepShape(workload(op, MODELS[op][-1]))
-    assert (told[0][op][MODELS[op][-1]]["whole_flop"] == shape.flop) == (op != "train_ring")
+    assert (ranks[0][op][MODELS[op][-1]]["whole_flop"] == shape.flop) == (op != "train_ring")
 
 
 @pytest.mark.parametrize("op", PAIRED)
-def test_parts_leave_the_step_as_it_was(told: list[dict[str, Any]], op: str) -> None:
-    assert [rank[op][MODELS[op][0]]["wrong_after_parts"] for rank in told] == [0, 0]
+def test_parts_leave_the_step_as_it_was(ranks: list[dict[str, Any]], op: str) -> None:
+    assert [rank[op][MODELS[op][0]]["wrong_after_parts"] for rank in ranks] == [0, 0]
 
 
-def test_the_profiler_of_torch_sees_the_calls(told: list[dict[str, Any]]) -> None:
-    assert all(rank["train_ddp"][MODELS["train_ddp"][0]]["profiled"] for rank in told)
-
-
-@pytest.mark.parametrize("op", PAIRED)
-def test_a_timeline_has_every_call_and_its_end(told: list[dict[str, Any]], op: str) -> None:
-    for rank in told:
-        found = rank[op][MODELS[op][0]]
-        calls = [name for name, _, _ in found["spans"] if name not in {"compute", "receive"}]
-        assert len(calls) == sum(row[3] for row in found["sent"])
-        assert len(calls) < len(found["spans"])
-        assert all(begin <= end for _, begin, end in found["spans"])
+def test_the_profiler_of_torch_sees_the_calls(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["train_ddp"][MODELS["train_ddp"][0]]["profiled"] for rank in ranks)
 
 
 @pytest.mark.parametrize("op", PAIRED)
-def test_a_waiting_step_lasts_as_long_as_was_said(told: list[dict[str, Any]], op: str) -> None:
-    assert all(rank[op][MODELS[op][0]]["waited"] >= 0.9 for rank in told)
+def test_a_timeline_has_every_call_and_its_end(ranks: list[dict[str, Any]], op: str) -> None:
+    for rank in ranks:
+        step = rank[op][MODELS[op][0]]
+        calls = [name for name, _, _ in step["spans"] if name not in {"compute", "receive"}]
+        assert len(calls) == sum(row[3] for row in step["sent"])
+        assert len(calls) < len(step["spans"])
+        assert all(begin <= end for _, begin, end in step["spans"])
+
+
+@pytest.mark.parametrize("op", PAIRED)
+def test_a_waiting_step_lasts_as_long_as_was_said(ranks: list[dict[str, Any]], op: str) -> None:
+    assert all(rank[op][MODELS[op][0]]["waited"] >= 0.9 for rank in ranks)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_waiting_step_lasts_as_long_as_was_said(told: list[dict[str, Any]], op
         ("train_interleaved", "wrong slice"),
     ],
 )
-def test_a_fault_is_caught(told: list[dict[str, Any]], op: str, fault: str) -> None:
-    assert sum(rank["faults"][op][fault] for rank in told) > 0
+def test_a_fault_is_caught(ranks: list[dict[str, Any]], op: str, fault: str) -> None:
+    assert sum(rank["faults"][op][fault] for rank in ranks) > 0
 
 
-def test_every_step_has_a_fault_that_is_planted(told: list[dict[str, Any]], replicated: list[dict[str, Any]]) -> None:
+def test_every_step_has_a_fault_that_is_planted(ranks: list[dict[str, Any]], replicated: list[dict[str, Any]]) -> None:
     """But ``train_exchange``, whose faults test_exchanges.py plants."""
-    assert set(told[0]["faults"]) | set(replicated[0]["faults"]) == TRAINED - {EXCHANGE}
+    assert set(ranks[0]["faults"]) | set(replicated[0]["faults"]) == TRAINED - {EXCHANGE}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class Browser:
     def __enter__(self) -> Self:
         try:
             targets = self.call("Target.getTargets")["targetInfos"]
-            page = next(one["targetId"] for one in targets if one["type"] == "page")
+            page = next(target["targetId"] for target in targets if target["type"] == "page")
             self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")

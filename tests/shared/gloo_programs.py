@@ -136,9 +136,9 @@ class _Machine:
             case Send():
                 rank.sending.append(self._offered(me, rank, step))
             case Receive():
-                one = self._next(step.source, me, sends=False)
-                one.asked = rank.time
-                rank.receiving.append(one)
+                message = self._next(step.source, me, sends=False)
+                message.asked = rank.time
+                rank.receiving.append(message)
             case Sent():
                 return self._waited(rank, rank.sending, 0) is not None
             case Arrived():
@@ -154,14 +154,14 @@ class _Machine:
         return self._messages[source, to, number]
 
     def _offered(self, me: int, rank: _Rank, step: Send) -> _Message:
-        one = self._next(me, step.to, sends=True)
-        one.offered, one.content = rank.time, tuple(rank.slots[slot] for slot in step.slots)
-        if SPOILT in one.content:
+        posted = self._next(me, step.to, sends=True)
+        posted.offered, posted.content = rank.time, tuple(rank.slots[slot] for slot in step.slots)
+        if SPOILT in posted.content:
             message = f"rank {me} sends what it has spoilt: slots {step.slots} to {step.to}"
             raise ValueError(message)
         self._through[me, True] += len(step.slots)
         self._through[step.to, False] += len(step.slots)
-        return one
+        return posted
 
     @staticmethod
     def _waited(rank: _Rank, waiting: deque[_Message], way: int) -> _Message | None:

@@ -65,16 +65,16 @@ def test_what_is_not_computation_is_exposed() -> None:
 
 @given(st.floats(1, 1e12), st.floats(1, 1e12), st.floats(0, 1e12))
 def test_shares_are_shares(time_ns: float, compute_ns: float, communication_ns: float) -> None:
-    one = replace(ONE, step_ns=time_ns, compute_ns=compute_ns, communication_ns=communication_ns)
-    assert 0 <= one.exposed_share <= 1
-    assert one.hidden is None or 0 <= one.hidden <= 1
+    step = replace(ONE, step_ns=time_ns, compute_ns=compute_ns, communication_ns=communication_ns)
+    assert 0 <= step.exposed_share <= 1
+    assert step.hidden is None or 0 <= step.hidden <= 1
 
 
 @pytest.mark.parametrize(("pp", "m", "v", "share"), [(4, 8, 1, 3 / 11), (4, 8, 2, 3 / 19), (2, 1, 1, 0.5)])
 def test_the_bubble_is_that_of_the_formula(pp: int, m: int, v: int, share: float) -> None:
-    one = replace(ONE, workload=workload(pp, m, v))
-    assert one.bubble == share
-    assert one.hidden is None
+    step = replace(ONE, workload=workload(pp, m, v))
+    assert step.bubble == share
+    assert step.hidden is None
     assert ONE.bubble is None
 
 
@@ -87,8 +87,8 @@ def test_a_step_waits_for_the_bubble_or_for_what_it_sends() -> None:
 
 def test_steps_are_ranked_among_those_of_the_same_model() -> None:
     slow, other = replace(ONE, op="train_zero1", time_ns=250.0), replace(ONE, ranks=2)
-    found = ranked([slow, other, ONE])
-    assert [(one.step.op, one.times) for one in found] == [("train_ddp", 1.0), ("train_zero1", 2.5)]
+    rows = ranked([slow, other, ONE])
+    assert [(row.step.op, row.times) for row in rows] == [("train_ddp", 1.0), ("train_zero1", 2.5)]
 
 
 def test_only_steps_of_a_models_widths_say_how_fast_its_layers_are() -> None:
@@ -105,8 +105,8 @@ def test_only_steps_of_a_models_widths_say_how_fast_its_layers_are() -> None:
 
 
 def test_products_that_are_waited_for_have_no_rate() -> None:
-    one = replace(ONE, workload=workload(wait_ns=1000))
-    assert (one.flop_per_second, one.product_share) == (None, None)
+    step = replace(ONE, workload=workload(wait_ns=1000))
+    assert (step.flop_per_second, step.product_share) == (None, None)
 
 
 def test_the_rank_that_sends_most_speaks_for_all() -> None:
@@ -120,14 +120,14 @@ def test_the_rank_that_sends_most_speaks_for_all() -> None:
 def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     small = RankMemory(rank=0, peak_bytes=7, weights_bytes=4, gradients_bytes=2)
     large = msgspec.structs.replace(small, rank=1, peak_bytes=9)
-    one = replace(ONE, memory=(small, large))
-    assert (one.fullest, ONE.fullest) == (large, None)
-    computed = require(one.computed_memory)
+    recorded = replace(ONE, memory=(small, large))
+    assert (recorded.fullest, ONE.fullest) == (large, None)
+    computed = require(recorded.computed_memory)
     assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)
-    sharded = replace(one, op="train_zero1")
+    sharded = replace(recorded, op="train_zero1")
     over_nccl = require(replace(sharded, device="cuda").computed_memory)
     assert require(sharded.computed_memory).buffers - over_nccl.buffers == over_nccl.gradients
-    with_memory, without = (require(steps([StepVerdict(step)])) for step in (one, ONE))
+    with_memory, without = (require(steps([StepVerdict(step)])) for step in (recorded, ONE))
     assert len(with_memory.blocks) == len(without.blocks) + 1
 
 
@@ -144,9 +144,11 @@ def test_a_stored_step_is_in_the_report() -> None:
 def test_a_late_rank_delays_all_but_a_stage_that_others_come_before(pp: int, rank: int, expected: float) -> None:
     usual = replace(ONE, workload=workload(pp, 2), compute_ns=60.0)
     late = msgspec.structs.replace(usual.workload, slow_rank=rank, slow_ns=50)
-    (one,) = slowed([usual, replace(usual, workload=late, time_ns=145.0), replace(ONE, workload=late, op="train_fsdp")])
-    assert (one.longer_ns, one.expected_ns) == (45.0, expected)
-    assert (one.longer_low_ns, one.longer_high_ns) == (None, None)
+    (effect,) = slowed(
+        [usual, replace(usual, workload=late, time_ns=145.0), replace(ONE, workload=late, op="train_fsdp")]
+    )
+    assert (effect.longer_ns, effect.expected_ns) == (45.0, expected)
+    assert (effect.longer_low_ns, effect.longer_high_ns) == (None, None)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -160,14 +162,14 @@ def test_a_late_stage_delays_a_played_pipeline_by_what_is_expected(pp: int, v: i
     without, _ = play(pp, v, m, schedule)
     for stage in range(pp):
         for late_ns in (500, 1000, 2500, 30_000):
-            one = msgspec.structs.replace(usual.workload, slow_rank=stage, slow_ns=late_ns)
-            (found,) = slowed([usual, replace(usual, workload=one)])
+            late = msgspec.structs.replace(usual.workload, slow_rank=stage, slow_ns=late_ns)
+            (effect,) = slowed([usual, replace(usual, workload=late)])
             seconds, _ = play(pp, v, m, schedule, late={stage: late_ns / 1000})
-            assert found.expected_ns == pytest.approx(1000 * (seconds - without))
+            assert effect.expected_ns == pytest.approx(1000 * (seconds - without))
 
 
 def test_how_much_longer_a_step_takes_is_no_better_known_than_both_times() -> None:
     usual = replace(ONE, time_ns=100.0, low_ns=90.0, high_ns=110.0)
     late = msgspec.structs.replace(usual.workload, slow_rank=1, slow_ns=50)
-    (one,) = slowed([usual, replace(usual, workload=late, time_ns=150.0, low_ns=140.0, high_ns=170.0)])
-    assert (one.longer_low_ns, one.longer_ns, one.longer_high_ns) == (30.0, 50.0, 80.0)
+    (effect,) = slowed([usual, replace(usual, workload=late, time_ns=150.0, low_ns=140.0, high_ns=170.0)])
+    assert (effect.longer_low_ns, effect.longer_ns, effect.longer_high_ns) == (30.0, 50.0, 80.0)

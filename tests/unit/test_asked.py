@@ -115,9 +115,9 @@ def test_rounds_are_measured_as_asked_and_stored_as_blocks(tmp_path: Path, monke
     assert {(row.calls, row.loop) for row in stored.measurements} == {(1, "python")}
     assert all(set(group.slowest_ns) == {1_000} for row in stored.measurements for group in row.groups)
     (controller,) = Scripted.made  # on rank 0 alone
-    first, *told = controller.told
+    first, *rows = controller.told
     assert first is None
-    assert tuple(told) == stored.measurements
+    assert tuple(rows) == stored.measurements
     progress = progress_of(stored)
     assert (progress.measured, progress.wanted, progress.complete) == (6, 6, 1)
 
@@ -218,10 +218,10 @@ def test_groups_are_disjoint_and_not_empty(groups: tuple[tuple[int, ...], ...]) 
 @pytest.mark.parametrize("flagged", [None, 0, 2])
 def test_a_text_of_rank_0_reaches_all_ranks(length: int, flagged: int | None) -> None:
     text = ("ä" + "x" * length)[:length]
-    told = FakeWorld(3).run(
+    heard = FakeWorld(3).run(
         lambda backend: broadcast(backend, text if backend.rank == 0 else "other", flag=backend.rank == flagged)
     )
-    assert told == [(text, flagged is not None)] * 3
+    assert heard == [(text, flagged is not None)] * 3
 
 
 @pytest.mark.parametrize(

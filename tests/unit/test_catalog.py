@@ -132,8 +132,8 @@ def test_the_same_memory_is_faster_in_every_generation(shipped: Catalogue) -> No
 
 
 def test_a_gpu_is_found_by_its_whole_name_or_without_one_by_its_identity(shipped: Catalogue) -> None:
-    found = require(shipped.gpu("nvidia h200"))
-    assert found is shipped.gpu(None, "10de:2335")
+    row = require(shipped.gpu("nvidia h200"))
+    assert row is shipped.gpu(None, "10de:2335")
     for stranger in ("NVIDIA H20-4e", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H800"):
         assert shipped.gpu(stranger) is None
     # The driver's word counts: an unknown name is not overruled by an identity that is shared.
@@ -163,16 +163,16 @@ def test_an_identity_of_several_rows_is_none_of_them_until_the_users_file_says_w
     ]
     assert shipped.gpu(None, "1002:740c") is None
     rows = catalogue(written(tmp_path, GPU + 'pci = ["1002:740c"]\n'), {})
-    found = require(rows.gpu(None, "1002:740c"))
-    assert found.name == "Fast 9000"
+    row = require(rows.gpu(None, "1002:740c"))
+    assert row.name == "Fast 9000"
 
 
 @pytest.mark.parametrize(
     ("gpu", "bits"), [("NVIDIA B200", 7680), ("NVIDIA GB200", 7936), ("NVIDIA B300 SXM6 AC", 7680)]
 )
 def test_memory_of_blackwell_is_what_its_bus_and_clock_make(shipped: Catalogue, gpu: str, bits: int) -> None:
-    found = require(shipped.gpu(gpu))
-    assert found.memory_bytes_per_second == pytest.approx(bits / 8 * 3996e6 * 2, rel=1e-3)
+    row = require(shipped.gpu(gpu))
+    assert row.memory_bytes_per_second == pytest.approx(bits / 8 * 3996e6 * 2, rel=1e-3)
 
 
 def test_every_gpu_has_its_memory_and_every_report_of_a_driver_its_source(shipped: Catalogue) -> None:

@@ -51,8 +51,8 @@ def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
 
 @pytest.mark.parametrize("ranks", ["0", "1", "-3"])
 def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_path: Path) -> None:
-    told = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))
-    assert ranks in told
+    message = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))
+    assert ranks in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
 
 
 def test_errors_in_plan_keys_name_the_option_that_exists() -> None:
-    (command,) = [one for one in (main.get_command(click.Context(main), "run"),) if one is not None]
+    (command,) = [command for command in (main.get_command(click.Context(main), "run"),) if command is not None]
     options = {parameter.name: parameter.opts[0] for parameter in command.params}
     keys = {*Plan.__struct_fields__, *plan.SWEEP_KEYS, *plan.Timing.__struct_fields__} & options.keys()
     assert len(keys) > 20
@@ -120,9 +120,9 @@ def test_a_dry_run_of_a_backend_that_is_not_here_says_so() -> None:
 @pytest.mark.parametrize(("typed", "name"), [("deepseek-v3", "DeepSeek-V3"), ("mlp 1024", "MLP 1024")])
 def test_a_model_in_other_letters_is_trained_at_the_scale_of_its_name(typed: str, name: str) -> None:
     options = ("--op", "train_tensor", "--ranks", "2", "--no-baseline")
-    found, wanted = (dry(*options, "--model", model) for model in (typed, name))
-    assert found["cases"] == wanted["cases"]
-    assert found["cases"][0]["settings"]["scale"] == SCALES[name]
+    as_typed, as_named = (dry(*options, "--model", model) for model in (typed, name))
+    assert as_typed["cases"] == as_named["cases"]
+    assert as_typed["cases"][0]["settings"]["scale"] == SCALES[name]
 
 
 def test_a_plan_file_and_its_options(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_the_help_of_run_has_every_option_in_one_section() -> None:
     command = require_type(Sectioned, main.get_command(click.Context(main), "run"))
     shown = busbw("run", "--help").output
     begins = [line.split()[0].rstrip(",") for line in shown.splitlines() if line.startswith("  -")]
-    assert sorted(begins) == sorted([*(one.opts[0] for one in command.params), "-h"])
+    assert sorted(begins) == sorted([*(parameter.opts[0] for parameter in command.params), "-h"])
     headings = [section.heading for section in command.sections]
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "] == headings
 

@@ -68,10 +68,10 @@ def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> Group
 
 
 def timed(
-    one: Iterable[float], other: Iterable[float], spread: float | None = 0.01
+    tree: Iterable[float], ring: Iterable[float], spread: float | None = 0.01
 ) -> Mapping[int, tuple[GroupSummary, GroupSummary]]:
     """Two algorithms with these times at the first of SIZES."""
-    both = zip(SIZES, one, other, strict=False)
+    both = zip(SIZES, tree, ring, strict=False)
     return {size: (point(size, first, spread), point(size, second, spread)) for size, first, second in both}
 
 
@@ -83,12 +83,12 @@ class TestCrossings:
     """Of two curves alone."""
 
     def test_one_is_found_between_the_sizes_by_straight_lines(self) -> None:
-        (found,) = crossings(NAMES, timed([1.0, 1.0], [4.0, 0.25]))
-        assert (found.below, found.above) == ("tree", "ring")
+        (crossing,) = crossings(NAMES, timed([1.0, 1.0], [4.0, 0.25]))
+        assert (crossing.below, crossing.above) == ("tree", "ring")
         # Three below at 256 B, three quarters above at 1 KiB; the ends are 1 % from each.
-        assert found.at_bytes == pytest.approx(256 + 768 * 3 / 3.75)
-        assert found.low_bytes == pytest.approx(256 + 768 * (4 / 1.01 - 1.01) / (4 / 1.01 - 0.25 / 1.01))
-        assert found.high_bytes == pytest.approx(256 + 768 * (4.04 - 1 / 1.01) / (4.04 - 0.2525))
+        assert crossing.at_bytes == pytest.approx(256 + 768 * 3 / 3.75)
+        assert crossing.low_bytes == pytest.approx(256 + 768 * (4 / 1.01 - 1.01) / (4 / 1.01 - 0.25 / 1.01))
+        assert crossing.high_bytes == pytest.approx(256 + 768 * (4.04 - 1 / 1.01) / (4.04 - 0.2525))
 
     @given(
         st.floats(2e3, 1e6),
@@ -104,18 +104,18 @@ class TestCrossings:
         few, many = lines(1.0, factor / at), lines(rounds, 0.0)
         truth = at * (rounds - 1) / factor
         both = timed(few, many, spread) if names == NAMES else timed(many, few, spread)
-        found = crossings(names, both)
+        crossed = crossings(names, both)
         if not SIZES[0] < truth < SIZES[-1]:
-            assert not found
+            assert not crossed
             return
-        if not found:
+        if not crossed:
             # Too near to an end for the intervals of that end to be apart.
             assert truth < SIZES[1] or truth > SIZES[-2] or rounds < 2
             return
-        (one,) = found
-        assert one.below == "tree"
-        assert require(one.low_bytes) <= one.at_bytes <= require(one.high_bytes)
-        assert one.at_bytes == pytest.approx(truth)
+        (crossing,) = crossed
+        assert crossing.below == "tree"
+        assert require(crossing.low_bytes) <= crossing.at_bytes <= require(crossing.high_bytes)
+        assert crossing.at_bytes == pytest.approx(truth)
 
     def test_medians_that_change_places_within_the_intervals_are_no_crossing(self) -> None:
         both = timed([1.0, 1.02, 1.0, 1.02], [1.02, 1.0, 1.02, 1.0], spread=0.05)
@@ -124,23 +124,23 @@ class TestCrossings:
 
     def test_on_the_way_from_one_to_the_other_they_are_one_crossing_with_a_wide_range(self) -> None:
         both = timed([1.0, 1.02, 1.0, 1.02, 3.0], [3.0, 1.0, 1.02, 1.0, 1.0], spread=0.05)
-        (found,) = crossings(NAMES, both)
-        assert found.low_bytes is not None
-        assert found.high_bytes is not None
-        assert SIZES[0] < found.low_bytes < SIZES[1]
-        assert SIZES[3] < found.high_bytes < SIZES[4]
-        assert found.low_bytes < found.at_bytes < found.high_bytes
+        (crossing,) = crossings(NAMES, both)
+        assert crossing.low_bytes is not None
+        assert crossing.high_bytes is not None
+        assert SIZES[0] < crossing.low_bytes < SIZES[1]
+        assert SIZES[3] < crossing.high_bytes < SIZES[4]
+        assert crossing.low_bytes < crossing.at_bytes < crossing.high_bytes
 
     def test_two_crossings_are_two(self) -> None:
-        found = crossings(NAMES, timed([1.0, 9.0, 1.0], [3.0, 3.0, 3.0]))
-        assert [(one.below, one.above) for one in found] == [("tree", "ring"), ("ring", "tree")]
-        assert found[0].at_bytes == pytest.approx(SIZES[0] + (SIZES[1] - SIZES[0]) * 2 / 8)
-        assert found[1].at_bytes == pytest.approx(SIZES[1] + (SIZES[2] - SIZES[1]) * 6 / 8)
+        crossed = crossings(NAMES, timed([1.0, 9.0, 1.0], [3.0, 3.0, 3.0]))
+        assert [(crossing.below, crossing.above) for crossing in crossed] == [("tree", "ring"), ("ring", "tree")]
+        assert crossed[0].at_bytes == pytest.approx(SIZES[0] + (SIZES[1] - SIZES[0]) * 2 / 8)
+        assert crossed[1].at_bytes == pytest.approx(SIZES[1] + (SIZES[2] - SIZES[1]) * 6 / 8)
 
     def test_without_intervals_there_is_a_place_and_no_range(self) -> None:
-        (found,) = crossings(NAMES, timed([1.0, 1.0], [2.0, 0.0], spread=None))
-        assert found == Crossing("tree", "ring", found.at_bytes)
-        assert found.at_bytes == pytest.approx((SIZES[0] + SIZES[1]) / 2)
+        (crossing,) = crossings(NAMES, timed([1.0, 1.0], [2.0, 0.0], spread=None))
+        assert crossing == Crossing("tree", "ring", crossing.at_bytes)
+        assert crossing.at_bytes == pytest.approx((SIZES[0] + SIZES[1]) / 2)
 
     def test_the_gain_is_that_of_the_faster_one(self) -> None:
         won = gain(NAMES, 256, (point(256, 300.0), point(256, 100.0)))
@@ -182,7 +182,7 @@ def _judged(
     launches: int,
 ) -> Judgement:
     by_setting = {name: dict(truth).get(name) or piece(name) for name in names}
-    cases = [one for name in names for one in sweep("all_reduce", name)]
+    cases = [case for name in names for case in sweep("all_reduce", name)]
     cases += sweep("all_reduce") if library else []
     cases += [case("ping_pong", size, RANKS) for size in SIZES] if messages else []
     world = World(
@@ -201,8 +201,8 @@ def race_of(judgement: Judgement) -> AlgorithmComparison:
 
 
 def pair_of(race: AlgorithmComparison, *names: str) -> Pair:
-    (found,) = [pair for pair in race.pairs if set(pair.names) == set(names)]
-    return found
+    (pair,) = [pair for pair in race.pairs if set(pair.names) == set(names)]
+    return pair
 
 
 def s_star(one: str, other: str) -> float:
@@ -241,13 +241,13 @@ class TestRaces:
         assert len(race.pairs) == 3
         for name in ("binomial-tree", "recursive-doubling"):
             pair = pair_of(race, "ring", name)
-            (found,) = pair.measured
+            (crossing,) = pair.measured
             truth = s_star("ring", name)
-            assert (found.below, found.above) == (name, "ring")
-            assert pair.expected_bytes(found) == pytest.approx(truth, rel=0.05)
-            ratio = pair.ratio(found)
+            assert (crossing.below, crossing.above) == (name, "ring")
+            assert pair.expected_bytes(crossing) == pytest.approx(truth, rel=0.05)
+            ratio = pair.ratio(crossing)
             assert ratio == pytest.approx(1.0, rel=0.05)
-            assert require(found.low_bytes) < found.at_bytes < require(found.high_bytes)
+            assert require(crossing.low_bytes) < crossing.at_bytes < require(crossing.high_bytes)
             assert agreement_words(pair) == f"{ratio:#.2g}"
             assert re.match(rf"{name} up to .* \(.* … .*\), then ring", measured_words(pair))
 
@@ -305,21 +305,23 @@ class TestRaces:
         assert against_ring.expected.faster == dict.fromkeys(SIZES, "ring")
         assert against_ring.expected.crossings == ()
         against_tree = pair_of(race, "binomial-tree", "library")
-        (found,) = against_tree.measured
+        (crossing,) = against_tree.measured
         truth = (28 - ROUNDS["binomial-tree"]) * ALPHA / ((SENT["binomial-tree"] - SENT["ring"]) * BETA)
-        assert against_tree.expected_bytes(found) == pytest.approx(truth, rel=0.05)
-        assert against_tree.ratio(found) == pytest.approx(1.0, rel=0.05)
+        assert against_tree.expected_bytes(crossing) == pytest.approx(truth, rel=0.05)
+        assert against_tree.ratio(crossing) == pytest.approx(1.0, rel=0.05)
 
     def test_what_all_ranks_of_a_host_share_moves_s_star(self) -> None:
         """At S* both models, which know of R, take the same time; a ring moves less in all."""
         host = 2e9
         rows = [ROWS.get(("all_reduce", name)) for name in ("ring", "recursive-doubling")]
-        found = require(Parameters(ALPHA, BETA, host, "").crossover_bytes(require(rows[0]), require(rows[1]), RANKS, 1))
+        crossing = require(
+            Parameters(ALPHA, BETA, host, "").crossover_bytes(require(rows[0]), require(rows[1]), RANKS, 1)
+        )
         given = Parameters(ALPHA, BETA, host, "")
         models = {alternative.label: alternative for alternative in alternatives("all_reduce", RANKS)}
-        ring, doubling = (given.seconds(models[name], RANKS, 1, found) for name in ("ring", "recursive doubling"))
+        ring, doubling = (given.seconds(models[name], RANKS, 1, crossing) for name in ("ring", "recursive doubling"))
         assert ring == pytest.approx(doubling)
-        assert found < s_star("ring", "recursive-doubling")
+        assert crossing < s_star("ring", "recursive-doubling")
 
     def test_one_algorithm_alone_and_curves_measured_in_different_ways_are_no_race(self) -> None:
         other = [case("all_reduce", size, RANKS, algorithm="binomial-tree", mode="pipelined") for size in SIZES]
@@ -394,10 +396,10 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
         alike = {size: (noisy(1e4 + size, size), noisy(1e4 + size, size)) for size in SIZES}
         made_up += bool(crossings(NAMES, alike))
         few = {size: (noisy(1e4 + size, size), noisy(1e4 + truth, size)) for size in SIZES}
-        (found,) = crossings(NAMES, few)
-        assert found.low_bytes is not None
-        assert found.high_bytes is not None
-        held += found.low_bytes <= truth <= found.high_bytes
+        (crossing,) = crossings(NAMES, few)
+        assert crossing.low_bytes is not None
+        assert crossing.high_bytes is not None
+        held += crossing.low_bytes <= truth <= crossing.high_bytes
     assert made_up <= 2
     assert held >= 0.95 * count
 
@@ -409,11 +411,11 @@ def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
         assert ("no S*" in CliRunner().invoke(main, ["fit", folder]).stdout) != messages
         rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
         assert [row["algorithms"][0] for row in rows] == ["ring", "ring", "binomial-tree"]
-        (found,) = rows[1]["crossings"]
-        assert found["low_bytes"] < found["at_bytes"] < found["high_bytes"]
-        assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
+        (crossing,) = rows[1]["crossings"]
+        assert crossing["low_bytes"] < crossing["at_bytes"] < crossing["high_bytes"]
+        assert crossing["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
         assert rows[0]["runs"] == [judgement.runs[0].run.id]
         if messages:
-            assert found["ratio"] == pytest.approx(found["at_bytes"] / found["expected_bytes"])
+            assert crossing["ratio"] == pytest.approx(crossing["at_bytes"] / crossing["expected_bytes"])
         else:
-            assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")
+            assert (crossing["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")

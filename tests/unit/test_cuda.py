@@ -168,13 +168,13 @@ def test_copies_to_peers_take_what_their_links_and_their_way_allow(op: str, me: 
     gpus, root = 3, (1 if op == "peer_all_to_one" else 0) if OPS[op].rooted else None
     with simulated(replace(EXACT, gpus=gpus)):
         device = CudaDevice(me)
-        one = case(op, COPIED, gpus, backend="nccl", device="cuda", root=root)
-        layout = OPS[op].layout(Share(me, gpus, one.count, root=root or 0))
+        copy = case(op, COPIED, gpus, backend="nccl", device="cuda", root=root)
+        layout = OPS[op].layout(Share(me, gpus, copy.count, root=root or 0))
         send = torch.ones(layout.send_count, device=device.name)
         with torch.cuda.device(2):  # another rank
             _held = torch.zeros(1, device="cuda:1") if op == "peer_all_to_one" else None
         peers = tuple(f"cuda:{index}" for index in range(gpus))
-        made = LOCAL[op].bind(Bound(one, send, torch.zeros_like(send), device, peers=peers, group=(0, 1, 2), me=me))
+        made = LOCAL[op].bind(Bound(copy, send, torch.zeros_like(send), device, peers=peers, group=(0, 1, 2), me=me))
         assert made.wrong is None or made.wrong() > 0, "nothing was copied yet"
         first, last = CudaMark(), CudaMark()
         device.synchronise()
@@ -185,8 +185,8 @@ def test_copies_to_peers_take_what_their_links_and_their_way_allow(op: str, me: 
         last.record()
         device.synchronise()
         assert last.ns_since(first) / CALLS == pytest.approx(known, rel=0.01)
-        assert known == 0 or require(made.buffers)[1].tolist() == [1.0] * one.count
-        assert made.wrong is None or (made.wrong(), made.wrong()) == (0, 2 * one.count), "a check spoils what it saw"
+        assert known == 0 or require(made.buffers)[1].tolist() == [1.0] * copy.count
+        assert made.wrong is None or (made.wrong(), made.wrong()) == (0, 2 * copy.count), "a check spoils what it saw"
 
 
 def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(device: CudaDevice, state: State) -> None:
@@ -230,9 +230,9 @@ def test_memory_on_a_numa_node_is_pinned_until_it_is_freed(
 ) -> None:
     nodes: list[int] = []
     monkeypatch.setattr(numa, "bind", lambda _address, _size, node: nodes.append(node))
-    one = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1, pinning=pinning)
+    copy = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1, pinning=pinning)
     target = torch.zeros(16, device=device.name)
-    made = LOCAL["host_to_device"].bind(Bound(one, torch.zeros(16, device=device.name), target, device))
+    made = LOCAL["host_to_device"].bind(Bound(copy, torch.zeros(16, device=device.name), target, device))
     (source, _) = require(made.buffers)
     assert (nodes, source.is_pinned()) == ([1], pinning == "pinned")
     source.fill_(3)
@@ -242,16 +242,16 @@ def test_memory_on_a_numa_node_is_pinned_until_it_is_freed(
     made.free()
     assert not state.pinned
     monkeypatch.undo()  # no kernel has node 1023
-    one = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1023, pinning=pinning)
+    copy = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1023, pinning=pinning)
     with pytest.raises(BackendError, match="NUMA node 1023"):
-        LOCAL["host_to_device"].bind(Bound(one, target, target, device))
+        LOCAL["host_to_device"].bind(Bound(copy, target, target, device))
 
 
 # --- the backend around it -------------------------------------------------------------------------------------
 
 
 def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = case("peer_copy", 64, 2, backend="nccl", device="cuda", pairs="together")
+    copy = case("peer_copy", 64, 2, backend="nccl", device="cuda", pairs="together")
     with world_of_one(local_rank=4) as world:
         backend = nccl.NcclBackend(world)
         assert require(backend.device).name == "cuda:0", "of two GPUs"
@@ -260,10 +260,10 @@ def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(mon
         (other,) = set(own.names) - {own.gpu}
         view = nccl.View(host=own.host, gpu=other, names=own.names, access=(require(own.gpu),))
         monkeypatch.setattr(backend, "_views", (own, view))
-        assert backend.refuse(OPS["peer_copy"], one) is None
+        assert backend.refuse(OPS["peer_copy"], copy) is None
         assert backend.peers_in((0, 1)) == ("cuda:0", "cuda:1")
         send, receive = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
-        made = backend.bind(Bound(one, send, receive, group=(0, 1)))
+        made = backend.bind(Bound(copy, send, receive, group=(0, 1)))
         made.call()
         (_, copied) = require(made.buffers)
         assert copied.device == torch.device("cuda:1")

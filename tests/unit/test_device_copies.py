@@ -48,12 +48,12 @@ class Machine:
 
     def bound(self, op: str, *, peer: str | None = None, there: bool = True, **changes: object) -> Bound:
         """As the layout of the first rank of a pair, or of the second one, has it."""
-        one = on_device(op, 2 if op in PEER_OPS else 1, **changes)
-        layout = OPS[op].layout(Share(0 if there else 1, 2 if op in PEER_OPS else 1, one.count))
+        copy = on_device(op, 2 if op in PEER_OPS else 1, **changes)
+        layout = OPS[op].layout(Share(0 if there else 1, 2 if op in PEER_OPS else 1, copy.count))
         send = torch.arange(layout.send_count, dtype=torch.float32)
         receive = torch.full((layout.receive_count,), 0.5)
         driven: Device = self.device
-        return Bound(one, send, receive, driven, peers=(None, peer))
+        return Bound(copy, send, receive, driven, peers=(None, peer))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_read_and_its_check_write_the_array_nowhere_in_another_type(machine: M
 # --- from GPU to GPU ----------------------------------------------------------------------------------------------
 
 
-def seeing(hosts: str = "aa", *, lonely: bool = False, access: bool = True, told: bool = True) -> tuple[View, ...]:
+def seeing(hosts: str = "aa", *, lonely: bool = False, access: bool = True, uuids: bool = True) -> tuple[View, ...]:
     """What as many ranks as ``hosts`` see: those of their host, or only themselves."""
     gpus = [f"GPU-{rank}" for rank in range(len(hosts))]
     views = []
@@ -133,7 +133,7 @@ def seeing(hosts: str = "aa", *, lonely: bool = False, access: bool = True, told
         ]
         names = {gpu: f"cuda:{index}" for index, gpu in enumerate(there)}
         others = tuple(gpu for gpu in there if gpu != gpus[rank]) if access else ()
-        views.append(View(host=host, gpu=gpus[rank] if told else None, names=names, access=others))
+        views.append(View(host=host, gpu=gpus[rank] if uuids else None, names=names, access=others))
     return tuple(views)
 
 
@@ -161,7 +161,7 @@ def test_gpus_of_one_host_that_see_each_other_copy() -> None:
     [
         (seeing("ab"), "ranks 0 and 1 are on different hosts, but peer copies are within a host"),
         (seeing(lonely=True), "rank 0 sees only 1 GPU and not that of rank 1"),
-        (seeing(told=False), "torch does not report the UUID of the GPU of rank 1"),
+        (seeing(uuids=False), "torch does not report the UUID of the GPU of rank 1"),
         (seeing(access=False), "the GPU of rank 0 has no peer access to that of rank 1; use peer_copy_driver or"),
     ],
 )
@@ -175,9 +175,9 @@ def test_the_way_through_the_host_needs_no_peer_access() -> None:
 
 
 def test_the_way_of_the_driver_is_taken_only_without_peer_access() -> None:
-    one = on_device("peer_copy_driver", 2)
-    assert why_no_pairs(OPS["peer_copy_driver"], one, seeing(access=False)) is None
-    require(why_no_pairs(OPS["peer_copy_driver"], one, seeing()))
+    copy = on_device("peer_copy_driver", 2)
+    assert why_no_pairs(OPS["peer_copy_driver"], copy, seeing(access=False)) is None
+    require(why_no_pairs(OPS["peer_copy_driver"], copy, seeing()))
 
 
 def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +198,11 @@ def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: 
 def test_every_ordered_pair_copies_once_and_pairs_that_play_together_share_no_gpu(op: str) -> None:
     for pairs, most in (("together", 2), ("alone", 1)):
         rounds = rounds_of(on_device(op, 4, pairs=pairs))
-        assert sorted(pair for one in rounds for pair in one) == sorted(permutations(range(4), 2))
-        for one in rounds:
-            ranks = [rank for pair in one for rank in pair]
+        assert sorted(pair for turn in rounds for pair in turn) == sorted(permutations(range(4), 2))
+        for turn in rounds:
+            ranks = [rank for pair in turn for rank in pair]
             assert len(ranks) == len(set(ranks))
-            assert len(one) <= most
+            assert len(turn) <= most
 
 
 class Elsewhere(WrappingBackend):
@@ -226,10 +226,10 @@ class Elsewhere(WrappingBackend):
 
 
 def test_what_is_filled_and_checked_are_the_buffers_that_an_operation_says() -> None:
-    one = case("memory_copy", 64, 1)
-    (right,) = measure_everywhere(FakeWorld(1), one, wrap=partial(Elsewhere, broken=False))
+    copy = case("memory_copy", 64, 1)
+    (right,) = measure_everywhere(FakeWorld(1), copy, wrap=partial(Elsewhere, broken=False))
     assert isinstance(right, Measurement)
     assert right.check.state == "verified"
-    (wrong,) = measure_everywhere(FakeWorld(1), one, wrap=partial(Elsewhere, broken=True))
+    (wrong,) = measure_everywhere(FakeWorld(1), copy, wrap=partial(Elsewhere, broken=True))
     assert isinstance(wrong, Failed)
     assert wrong.cause == "wrong_data"

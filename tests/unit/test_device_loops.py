@@ -37,9 +37,9 @@ def one_case(
     return case("all_reduce", size_bytes, ranks, device="cuda", mode=mode, pre_enqueue=pre_enqueue, cache=cache)
 
 
-def measured(over: FakeWorld, one: Case) -> Measurement:
+def measured(over: FakeWorld, case: Case) -> Measurement:
     rows = []
-    for outcome in measure_everywhere(over, one):
+    for outcome in measure_everywhere(over, case):
         assert isinstance(outcome, Measurement), outcome
         rows.append(outcome)
     assert all(row.groups == rows[0].groups for row in rows)
@@ -246,8 +246,8 @@ def values(parts: Overlapped) -> tuple[int, ...]:
 def test_what_of_a_call_a_computation_hides(
     units: int, how: dict[str, Any], parts: tuple[int, ...], percent: float
 ) -> None:
-    found, hides = overlapped(units, **how)
-    assert values(found) == parts
+    overlap, hides = overlapped(units, **how)
+    assert values(overlap) == parts
     assert hides == pytest.approx(percent)
 
 
@@ -289,8 +289,8 @@ def test_an_overlapped_case_is_measured_and_stored_with_its_parts() -> None:
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
 @pytest.mark.parametrize("pre_enqueue", [False, True])
 def test_ranks_that_sit_out_bring_the_same_columns(mode: Mode, pre_enqueue: bool) -> None:  # noqa: FBT001
-    one = case("all_reduce", 64, 4, device="cuda", mode=mode, pre_enqueue=pre_enqueue, group="1,2")
-    made = measured(world(4), one)
+    planned = case("all_reduce", 64, 4, device="cuda", mode=mode, pre_enqueue=pre_enqueue, group="1,2")
+    made = measured(world(4), planned)
     assert [group.ranks for group in made.groups] == [(1, 2)]
     assert made.check.state == "verified"
 

@@ -67,8 +67,10 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
     assert not any(word in answer.answer for word in ("slower", "faster", "expected", "×"))
     assert [band for band, _ in answer.bands] == ["large"]  # numbers without a verdict, of which the table has the rest
     assert "disturbed" not in {finding.code for finding in answer.findings}  # the cause says it
-    of_model = [one for one in json.loads(render(judgement, answer))["verdicts"] if one["model_ratio"] is not None]
-    assert {(one["status"], one["doubt"]) for one in of_model} == {("undecided", "disturbed")}
+    of_model = [
+        verdict for verdict in json.loads(render(judgement, answer))["verdicts"] if verdict["model_ratio"] is not None
+    ]
+    assert {(verdict["status"], verdict["doubt"]) for verdict in of_model} == {("undecided", "disturbed")}
     table = require_type(Table, verdict_table(judgement, answer))
     (row,) = (row for row in table.rows if row[0].text == "all_reduce")
     assert not {"good", "caution"} & {cell.tone for cell in row} or {cell.tone for cell in row[1:4]} == {row[1].tone}
@@ -129,12 +131,12 @@ def test_sockets_that_one_operation_exceeds_by_far_judge_no_other(ranks_at_once:
     }
     cases = [case(op, 64 * MIB) for op in by_op]
     judgement = judged(synthetic_run(cases, World(by_op=by_op, sample_noise=0.0), launches=6))
-    found = {verdict.op: verdict for verdict in judgement.verdicts}
-    assert found["all_gather"].peak_share == pytest.approx(0.9, rel=0.01)
+    verdicts = {verdict.op: verdict for verdict in judgement.verdicts}
+    assert verdicts["all_gather"].peak_share == pytest.approx(0.9, rel=0.01)
     beaten = ranks_at_once > 1
-    assert {verdict.doubt for verdict in found.values()} == ({"exceeded"} if beaten else {None})
-    assert {verdict.status for verdict in found.values()} == ({"undecided"} if beaten else {"as expected"})
-    assert found["all_gather"].peak_doubted is False
+    assert {verdict.doubt for verdict in verdicts.values()} == ({"exceeded"} if beaten else {None})
+    assert {verdict.status for verdict in verdicts.values()} == ({"undecided"} if beaten else {"as expected"})
+    assert verdicts["all_gather"].peak_doubted is False
 
 
 def test_a_disturbed_peak_calls_nothing_as_expected() -> None:
@@ -159,20 +161,22 @@ def test_the_headline_follows_from_the_rows(rows: Sequence[tuple[Status, Doubt |
         for verdict, (status, doubt) in zip(BASE.verdicts * 2, rows, strict=False)
     )
     answer = answer_of(replace(BASE, verdicts=verdicts))
-    found = [status for status, _ in rows]
+    statuses = [status for status, _ in rows]
     doubts = [doubt for status, doubt in rows if status == "undecided"]
-    if "slower" in found:
+    if "slower" in statuses:
         assert answer.status in {"slower", "explained"}
-    elif "undecided" in found:
+    elif "undecided" in statuses:
         assert answer.status == "undecided"
     else:
-        assert answer.status == ("as expected" if {"as expected", "faster"} & {*found} else "not judged")
-    assert ("slower" in answer.headline.lower()) == ("slower" in found)
+        assert answer.status == ("as expected" if {"as expected", "faster"} & {*statuses} else "not judged")
+    assert ("slower" in answer.headline.lower()) == ("slower" in statuses)
     assert answer.headline.startswith("As expected") == (
-        "as expected" in found and not {"slower", "undecided"} & {*found}
+        "as expected" in statuses and not {"slower", "undecided"} & {*statuses}
     )
-    assert answer.headline.startswith("Faster") == ("faster" in found and {*found} <= {"faster", "not judged"})
-    assert answer.headline.startswith("Cannot tell") == ("slower" not in found and bool(doubts) and None not in doubts)
+    assert answer.headline.startswith("Faster") == ("faster" in statuses and {*statuses} <= {"faster", "not judged"})
+    assert answer.headline.startswith("Cannot tell") == (
+        "slower" not in statuses and bool(doubts) and None not in doubts
+    )
 
 
 @settings(max_examples=trials(8, 25))

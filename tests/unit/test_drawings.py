@@ -43,7 +43,7 @@ def test_every_message_is_an_arrow_and_every_round_a_row(op: str, name: str) -> 
     hosts = hosts_of(op, name)
     schedule = DRAWABLE[op][name].on(4, hosts)
     root = parsed(draw(op, name, 4, hosts))
-    messages = [transfer for one in schedule.rounds for transfer in one]
+    messages = [transfer for transfers in schedule.rounds for transfer in transfers]
     assert classes(root, "path").count("adds") == sum(transfer.adds for transfer in messages)
     assert classes(root, "path").count("moves") == sum(not transfer.adds for transfer in messages)
     rounds = [text for text in words(root, "muted") if text.startswith("round ")]
@@ -60,7 +60,7 @@ def test_no_two_arrows_lie_on_each_other_and_nothing_leaves_the_picture(op: str,
             spans.setdefault(float(line.attrib["y1"]), []).append((ends[0], ends[1]))
     for row in spans.values():
         row.sort()
-        assert all(one[1] <= two[0] for one, two in pairwise(row))
+        assert all(left[1] <= right[0] for left, right in pairwise(row))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     for element in root.iter():
         assert all(0 <= float(element.attrib.get(key, 0)) <= width for key in ("x", "x1", "x2"))

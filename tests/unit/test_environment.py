@@ -154,12 +154,12 @@ def test_a_launcher_that_is_bound_for_a_moment_is_not_believed(monkeypatch: pyte
 
 def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = namedtuple("stats", "isup duplex speed mtu flags")  # noqa: PYI024 - psutil's own shape
-    found = {
+    interfaces = {
         "lo": stats(True, 0, 0, 65536, "up,loopback,running"),
         "bond0": stats(True, 0, -1, 9000, "up,running"),
         "nic0": stats(False, 0, 25_000, 1500, "broadcast"),
     }
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: found)
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: interfaces)
     nics = {nic.name: nic for nic in environment.nics()}
     assert nics["lo"].speed_bytes_per_second is None
     assert nics["lo"].kind == "loopback"
@@ -239,11 +239,11 @@ def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
 
     hosts = ("a", "b", "a", "b")
     facts = [bound(0), bound(0, 1, 2, 3, usable=2), bound(1, 2), bound(0, 1, 2, 3, usable=2)]
-    found = by_host(hosts, facts)
-    assert found["a"].cpu == CpuFacts(usable_cores=3, allowed_cores=(0, 1, 2))
-    assert found["a"].kernel == "6"
-    assert found["b"].cpu.usable_cores == 2, "a quota is one for all"
-    assert not oversubscribed_hosts(hosts, found)
+    joined = by_host(hosts, facts)
+    assert joined["a"].cpu == CpuFacts(usable_cores=3, allowed_cores=(0, 1, 2))
+    assert joined["a"].kernel == "6"
+    assert joined["b"].cpu.usable_cores == 2, "a quota is one for all"
+    assert not oversubscribed_hosts(hosts, joined)
 
 
 @pytest.mark.parametrize(

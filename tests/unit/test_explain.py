@@ -60,7 +60,7 @@ def test_every_code_of_a_finding_is_explained(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "found"),
+    ("word", "headings"),
     [
         ("mode", {"mode"}),
         ("count", {"count"}),
@@ -71,8 +71,8 @@ def test_every_code_of_a_finding_is_explained(code: str) -> None:
         ("of peak", {"Of peak"}),
     ],
 )
-def test_a_whole_word_is_meant_before_longer_ones_that_begin_with_it(word: str, found: set[str]) -> None:
-    assert set(meanings(word)) == found
+def test_a_whole_word_is_meant_before_longer_ones_that_begin_with_it(word: str, headings: set[str]) -> None:
+    assert set(meanings(word)) == headings
 
 
 @pytest.mark.parametrize("word", ["launch", "time", "model", "s", "b", "size", "held", "α"])

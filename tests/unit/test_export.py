@@ -44,7 +44,9 @@ SIZES = (1024, 65536, 1 << 20)
 
 def judged(ops: tuple[str, ...] = ("all_reduce", "all_gather", "ping_pong", "barrier")) -> Judgement:
     cases = [case(op, size) for op in ops for size in (SIZES if op != "barrier" else (0,))]
-    out_of_place = [msgspec.structs.replace(one, in_place=not one.in_place) for one in cases if one.op == "all_reduce"]
+    out_of_place = [
+        msgspec.structs.replace(case, in_place=not case.in_place) for case in cases if case.op == "all_reduce"
+    ]
     return judge(pool([synthetic_run([*cases, *out_of_place], launches=2, samples=10)]))
 
 
@@ -56,9 +58,9 @@ def judgement() -> Judgement:
 def times(judgement: Judgement, op: str, *, in_place: bool) -> list[float]:
     return [
         group.time_ns / 1e9
-        for one in judgement.cases
-        if (one.case.op, one.case.in_place) == (op, in_place)
-        for group in one.groups
+        for row in judgement.cases
+        if (row.case.op, row.case.in_place) == (op, in_place)
+        for group in row.groups
     ]
 
 
@@ -175,9 +177,9 @@ def test_tidy_files_have_the_same_numbers(judgement: Judgement, tmp_path: Path) 
     csv = pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(judgement)))
     parquet = _parquet(EXPORTERS["parquet"].cases(judgement), tmp_path)
     lines = [json.loads(line) for line in EXPORTERS["json-lines"].cases(judgement).splitlines()]
-    expected = [group.time_ns for one in judgement.cases for group in one.groups]
-    for found in (csv["time_ns"], parquet["time_ns"], [line["time_ns"] for line in lines]):
-        assert list(found) == pytest.approx(expected, rel=1e-12)
+    expected = [group.time_ns for row in judgement.cases for group in row.groups]
+    for column in (csv["time_ns"], parquet["time_ns"], [line["time_ns"] for line in lines]):
+        assert list(column) == pytest.approx(expected, rel=1e-12)
     assert list(csv.columns) == list(parquet.columns) == list(lines[0])
 
 
@@ -230,11 +232,11 @@ def test_tidy_files_tell_runs_apart(tmp_path: Path) -> None:
 def test_samples_are_exported_one_a_row(judgement: Judgement, tmp_path: Path) -> None:
     export = EXPORTERS["parquet"].samples
     assert export is not None
-    found = _parquet(export(judgement.samples), tmp_path)
+    table = _parquet(export(judgement.samples), tmp_path)
     blocks = [(case, row) for _, case, row in judgement.samples.rows() if isinstance(row, Measurement)]
-    assert len(found) == sum(len(group.slowest_ns) for _, row in blocks for group in row.groups)
+    assert len(table) == sum(len(group.slowest_ns) for _, row in blocks for group in row.groups)
     case, first = blocks[0]
-    own = found[(found["case"] == case) & (found["launch"] == first.launch) & (found["block"] == first.block)]
+    own = table[(table["case"] == case) & (table["launch"] == first.launch) & (table["block"] == first.block)]
     assert np.allclose(own["time_ns"], np.asarray(first.groups[0].slowest_ns) / first.calls)
 
 
@@ -257,7 +259,7 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
         {"mode": "pipelined", "algorithm": "ring"},
         {"sync": "window", "cache": "rotating"},
     ]
-    cases = [with_changes(plain, **one) for one in changes]
+    cases = [with_changes(plain, **change) for change in changes]
     cases += [case("memory_copy", 1 << 20), with_changes(case("pair_matrix", 65536), pairs="together")]
     cases += [msgspec.structs.replace(case("broadcast", 65536), root=2)]
     first = judge(pool([synthetic_run(cases, machine=Machine(hosts=hosts), launches=2, samples=10)]))
@@ -266,10 +268,11 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
     assert {row.check.state for row in second.runs[0].imported} == {"verified"}
     columns = ["case", "op", "root", "backend", "device", "mode", "group", "ranks"]
     before, after = (
-        pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(one)), keep_default_na=False) for one in (first, second)
+        pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(judgement)), keep_default_na=False)
+        for judgement in (first, second)
     )
     assert after[columns].to_numpy().tolist() == before[columns].to_numpy().tolist()
-    words = [[set(text.split(", ")) for text in one["settings"]] for one in (before, after)]
+    words = [[set(text.split(", ")) for text in frame["settings"]] for frame in (before, after)]
     assert words[0] == words[1]
     assert after["time_ns"].to_numpy() == pytest.approx(before["time_ns"].to_numpy())
     assert set(after["statistic"]) == {"median"}
@@ -307,21 +310,21 @@ def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
 
 def test_a_csv_is_one_whatever_its_cells_say() -> None:
     head = b"op,size_bytes,time_us,settings\nping_pong,1,1,Send Latency Test\n"
-    found = require(recognise(head))
-    assert found.name == "table"
+    reader = require(recognise(head))
+    assert reader.name == "table"
 
 
 def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("op,ranks,size_bytes,time_us\nall_reduce,128,1024,1000\n", encoding="utf-8")
     for facts, hosts, label, words in ((LogFacts(), None, "", "unknown hosts"), (LogFacts(hosts=2), 2, "2", "2 hosts")):
-        found = judge(pool([find(tmp_path, str(path)).read(facts)]))
-        assert [json.loads(line)["hosts"] for line in EXPORTERS["json-lines"].cases(found).splitlines()] == [hosts]
-        metrics = text_string_to_metric_families(EXPORTERS["openmetrics"].cases(found).decode())
+        judgement = judge(pool([find(tmp_path, str(path)).read(facts)]))
+        assert [json.loads(line)["hosts"] for line in EXPORTERS["json-lines"].cases(judgement).splitlines()] == [hosts]
+        metrics = text_string_to_metric_families(EXPORTERS["openmetrics"].cases(judgement).decode())
         labels = {sample.labels["hosts"] for family in metrics for sample in family.samples if "hosts" in sample.labels}
-        assert (labels, found.facts.hosts_in_words) == ({label}, words)
-        assert words in about(found)[2]
-        assert words in answer_of(found).measured
+        assert (labels, judgement.facts.hosts_in_words) == ({label}, words)
+        assert words in about(judgement)[2]
+        assert words in answer_of(judgement).measured
 
 
 @pytest.mark.parametrize("form", ["nccl-tests", "osu"])
@@ -387,6 +390,6 @@ def test_an_import_of_which_one_log_is_none_writes_nothing(tmp_path: Path) -> No
 
 def test_every_format_is_named_by_the_help_and_the_documentation() -> None:
     usage = (Path(__file__).parents[2] / "docs/usage.md").read_text(encoding="utf-8")
-    told = CliRunner().invoke(main, ["export", "--help"], terminal_width=200).stdout
+    printed = CliRunner().invoke(main, ["export", "--help"], terminal_width=200).stdout
     assert [form for form in EXPORTERS if f"`{form}`" not in usage] == []
-    assert [form for form in EXPORTERS if not re.search(rf"\b{form}\b", told.partition("--to")[2])] == []
+    assert [form for form in EXPORTERS if not re.search(rf"\b{form}\b", printed.partition("--to")[2])] == []

@@ -63,8 +63,8 @@ def test_a_gpu_that_nobody_numbers_is_recorded_by_its_place_on_pci(folder: Path)
     address = "0000:c1:00.0"
     launched(FakeWorld(1, Script(device=DeviceScript(address=address))), folder)
     (facts,) = store.read(folder).run.environments.values()
-    (told,) = facts.ranks
-    assert (told.gpu, told.gpu_address) == (None, address)
+    (rank,) = facts.ranks
+    assert (rank.gpu, rank.gpu_address) == (None, address)
     (seat,) = rank_placements(tuple(store.read(folder).run.hosts), store.read(folder).run.environments)
     assert seat.gpu_address == address
 
@@ -72,7 +72,7 @@ def test_a_gpu_that_nobody_numbers_is_recorded_by_its_place_on_pci(folder: Path)
 def test_a_launch_writes_every_case_in_one_order_on_all_ranks(folder: Path) -> None:
     outcomes, heard = launched(FakeWorld(3), folder)
     assert outcomes == [worker.Outcome(measured=10, failed=0)] * 3
-    assert all(one.blocks == heard[0].blocks for one in heard)
+    assert all(listener.blocks == heard[0].blocks for listener in heard)
     stored = store.read(folder)
     assert len(stored.run.cases) == 6
     rows = [row for row in stored.rows if isinstance(row, Measurement)]
@@ -112,7 +112,7 @@ def test_a_case_with_wrong_data_is_void_and_the_others_go_on(folder: Path) -> No
     world = FakeWorld(2)
 
     def corrupt(backend: Backend) -> Backend:
-        return CorruptingBackend(backend, lambda one, _index: one.op == "all_gather" and one.size_bytes == 64)
+        return CorruptingBackend(backend, lambda case, _index: case.op == "all_gather" and case.size_bytes == 64)
 
     outcomes, _ = launched(world, folder, row=wrapped(world.row(), corrupt))
     assert outcomes == [worker.Outcome(measured=8, failed=1)] * 2

@@ -468,16 +468,16 @@ def outcome(result: Result) -> Outcome:
 
 @pytest.mark.parametrize(("world", "code", "healthy"), [(STEADY, 0, True), (slower(2), 1, False), (None, 3, None)])
 def test_a_controller_reads_one_line(results: Path, world: World | None, code: int, healthy: bool | None) -> None:  # noqa: FBT001
-    one, two = stored(results, run_of(1), run_of(2, world or STEADY, 10 if world else 2))
-    result = busbw(results, "gate", two, "--baseline", one, "--json")
+    baseline, current = stored(results, run_of(1), run_of(2, world or STEADY, 10 if world else 2))
+    result = busbw(results, "gate", current, "--baseline", baseline, "--json")
     line = outcome(result)
     assert (result.exit_code, line.exit_code, line.healthy, line.node) == (code, code, healthy, "node0")
-    assert (line.check, line.error_rate, line.baseline) == ("busbw-gate", ERROR_RATE, one)
+    assert (line.check, line.error_rate, line.baseline) == ("busbw-gate", ERROR_RATE, baseline)
     assert [rule["metric"] for rule in line.rules] == ["ratio_to_baseline", "missing_cases"]
     tests = line.rules[0]["tests"]
     assert {test["state"] for test in tests} <= {"pass", "fail", "cannot tell"}
     assert tests[0]["launches"] == [10, 10 if world else 2]
-    plain = busbw(results, "gate", two, "--baseline", one)
+    plain = busbw(results, "gate", current, "--baseline", baseline)
     assert plain.exit_code == code
     assert max(map(len, plain.stdout.splitlines())) <= 80
 
@@ -494,8 +494,8 @@ def test_junit_annotations_and_summary_say_the_same(results: Path, tmp_path: Pat
             ]
         )
     )
-    (one,) = stored(results, run_of(1))
-    asked = ("gate", one, "--rules", rules, "--junit", junit, "--github")
+    (run,) = stored(results, run_of(1))
+    asked = ("gate", run, "--rules", rules, "--junit", junit, "--github")
     result = busbw(results, *asked, GITHUB_STEP_SUMMARY=str(summary))
     assert result.exit_code == 1
     (suite,) = ET.fromstring(junit.read_text(encoding="utf-8"))  # noqa: S314 - ours
@@ -519,34 +519,36 @@ def test_a_notifier_gets_the_line_without_a_shell_and_cannot_change_the_status(r
     script.write_text(
         f"import sys\nopen({str(heard)!r}, 'w').write(repr(sys.argv[1:]) + sys.stdin.read())\nsys.exit(7)\n"
     )
-    one, two = stored(results, run_of(1), run_of(2))
+    baseline, current = stored(results, run_of(1), run_of(2))
     result = busbw(
-        results, "gate", two, "--baseline", one, "--notify-command", f"{sys.executable} '{script}' ';' $HOME"
+        results, "gate", current, "--baseline", baseline, "--notify-command", f"{sys.executable} '{script}' ';' $HOME"
     )
     assert result.exit_code == 0
     assert "status 7" in result.stderr
     argv, _, line = heard.read_text().partition("]")
     assert argv == "[';', '$HOME'"
     assert json.loads(line)["healthy"] is True
-    refused = busbw(results, "gate", "gone", "--baseline", one, "--notify-command", f"{sys.executable} '{script}'")
+    refused = busbw(results, "gate", "gone", "--baseline", baseline, "--notify-command", f"{sys.executable} '{script}'")
     assert (refused.exit_code, json.loads(heard.read_text()[len("[]") :])["healthy"]) == (2, None)
     for command in ("/no/such/program", "false"):
-        assert busbw(results, "gate", two, "--baseline", one, "--notify-command", command).exit_code == 0
+        assert busbw(results, "gate", current, "--baseline", baseline, "--notify-command", command).exit_code == 0
 
 
 def test_a_baseline_counts_beside_rules_that_are_not_about_it(results: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\nmetric = "busbw"\nop = "all_reduce"\nat_least = "1B/s"\n')
-    one, two = stored(results, run_of(1), run_of(2, slower(1.5)))
-    assert busbw(results, "gate", two, "--rules", str(rules)).exit_code == 0
-    result = busbw(results, "gate", two, "--rules", str(rules), "--baseline", one, "--json")
+    baseline, current = stored(results, run_of(1), run_of(2, slower(1.5)))
+    assert busbw(results, "gate", current, "--rules", str(rules)).exit_code == 0
+    result = busbw(results, "gate", current, "--rules", str(rules), "--baseline", baseline, "--json")
     assert result.exit_code == 1
     assert [rule["metric"] for rule in json.loads(result.stdout)["rules"]] == [
         *("busbw", "ratio_to_baseline", "missing_cases")
     ]
     rules.write_text('[[rule]]\nmetric = "ratio_to_baseline"\nat_most = "2"\n')
-    assert busbw(results, "gate", two, "--rules", str(rules), "--baseline", one).exit_code == 0
-    assert busbw(results, "gate", two, "--rules", str(rules), "--baseline", one, "--within", "1%").exit_code == 2
+    assert busbw(results, "gate", current, "--rules", str(rules), "--baseline", baseline).exit_code == 0
+    assert (
+        busbw(results, "gate", current, "--rules", str(rules), "--baseline", baseline, "--within", "1%").exit_code == 2
+    )
 
 
 def test_runs_that_scatter_too_much_give_no_rules(results: Path) -> None:
@@ -556,8 +558,8 @@ def test_runs_that_scatter_too_much_give_no_rules(results: Path) -> None:
 
 
 def test_refusals_of_a_gate_offer_only_what_it_has(results: Path) -> None:
-    one, two = stored(results, run_of(1), run_of(2, machine=Machine(name="other")))
-    result = busbw(results, "gate", one, two, "--baseline", one)
+    baseline, current = stored(results, run_of(1), run_of(2, machine=Machine(name="other")))
+    result = busbw(results, "gate", baseline, current, "--baseline", baseline)
     assert result.exit_code == 2
     assert "--force" not in result.stderr
 
@@ -578,18 +580,18 @@ def test_what_a_log_does_not_have_is_no_count_of_none(
 
 def test_a_baseline_names_variables(results: Path) -> None:
     machine = Machine(facts={"variables": {"NCCL_ALGO": "Ring"}})
-    (one,) = stored(results, run_of(1, machine=machine))
-    assert busbw(results, "baseline", "set", "night", one).exit_code == 0
+    (run,) = stored(results, run_of(1, machine=machine))
+    assert busbw(results, "baseline", "set", "night", run).exit_code == 0
     assert "NCCL_ALGO Ring" in busbw(results, "baseline", "show", "night").stdout
 
 
 def test_a_baseline_is_set_listed_used_and_removed(results: Path) -> None:
-    one, two, three = stored(results, run_of(1), run_of(2), run_of(3, slower(2)))
-    assert busbw(results, "baseline", "set", "nightly", one).exit_code == 0
-    assert busbw(results, "baseline", "set", "nightly", two).exit_code == 2, "without --replace"
-    assert busbw(results, "gate", two, "--baseline", "nightly").exit_code == 0
-    assert busbw(results, "gate", three, "--baseline", "nightly").exit_code == 1
-    assert busbw(results, "baseline", "set", "nightly", one, two, "--replace").exit_code == 0
+    first, second, third = stored(results, run_of(1), run_of(2), run_of(3, slower(2)))
+    assert busbw(results, "baseline", "set", "nightly", first).exit_code == 0
+    assert busbw(results, "baseline", "set", "nightly", second).exit_code == 2, "without --replace"
+    assert busbw(results, "gate", second, "--baseline", "nightly").exit_code == 0
+    assert busbw(results, "gate", third, "--baseline", "nightly").exit_code == 1
+    assert busbw(results, "baseline", "set", "nightly", first, second, "--replace").exit_code == 0
     (row,) = json.loads(busbw(results, "baseline", "list", "--json").stdout)
     assert (row["name"], [run["launches"] for run in row["runs"]], row["facts"]["machine"]) == (
         "nightly",
@@ -600,20 +602,20 @@ def test_a_baseline_is_set_listed_used_and_removed(results: Path) -> None:
     assert json.loads(busbw(results, "baseline", "show", "nightly", "--json").stdout) == row
     assert busbw(results, "baseline", "remove", "nightly").exit_code == 0
     assert baselines.names(results) == []
-    assert Path(one).is_dir()
+    assert Path(first).is_dir()
 
 
 def test_a_baseline_that_is_damaged_or_whose_run_is_gone_says_so(results: Path) -> None:
-    one, two = stored(results, run_of(1), run_of(2))
-    busbw(results, "baseline", "set", "nightly", one)
-    (Path(one) / "run.json").unlink()
-    gone = busbw(results, "gate", two, "--baseline", "nightly")
+    baseline, current = stored(results, run_of(1), run_of(2))
+    busbw(results, "baseline", "set", "nightly", baseline)
+    (Path(baseline) / "run.json").unlink()
+    gone = busbw(results, "gate", current, "--baseline", "nightly")
     assert (gone.exit_code, "synthetic-1" in gone.stderr) == (2, True)
     (results / "baselines/nightly.json").write_text("{}")
-    damaged = busbw(results, "gate", two, "--baseline", "nightly")
+    damaged = busbw(results, "gate", current, "--baseline", "nightly")
     assert (damaged.exit_code, "nightly.json" in damaged.stderr) == (2, True), "1 is a machine that fails"
-    (Path(two) / "run.json").write_text("{")
-    assert busbw(results, "gate", two, "--baseline", two).exit_code == 2
+    (Path(current) / "run.json").write_text("{")
+    assert busbw(results, "gate", current, "--baseline", current).exit_code == 2
 
 
 def test_rules_are_suggested_checked_and_used(results: Path, tmp_path: Path) -> None:

@@ -67,10 +67,10 @@ def test_what_is_no_split_is_refused(spec: str, said: str) -> None:
 @given(st.lists(st.integers(0, 200), min_size=2, max_size=24, unique=True))
 def test_together_all_ordered_pairs_meet_once_and_nobody_plays_twice_in_a_round(members: list[int]) -> None:
     rounds = pair_rounds(tuple(members), together=True)
-    pairs = [pair for one in rounds for pair in one]
+    pairs = [pair for turn in rounds for pair in turn]
     assert sorted(pairs) == sorted(itertools.permutations(members, 2))
-    for one in rounds:
-        playing = list(itertools.chain(*one))
+    for turn in rounds:
+        playing = list(itertools.chain(*turn))
         assert len(playing) == len(set(playing))
     size = len(members)
     assert len(rounds) == 2 * (size - 1 + size % 2)
@@ -79,8 +79,8 @@ def test_together_all_ordered_pairs_meet_once_and_nobody_plays_twice_in_a_round(
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=12, unique=True))
 def test_alone_a_round_is_one_pair(members: list[int]) -> None:
     rounds = pair_rounds(tuple(members), together=False)
-    assert all(len(one) == 1 for one in rounds)
-    assert sorted(one[0] for one in rounds) == sorted(itertools.permutations(members, 2))
+    assert all(len(turn) == 1 for turn in rounds)
+    assert sorted(turn[0] for turn in rounds) == sorted(itertools.permutations(members, 2))
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -83,9 +83,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_trend_has_the_median_over_launches_of_every_run(results: Path) -> None:
-    found = history_in(results, ops=("all_gather",))
-    (trend,) = found.trends
-    assert (found.runs, len(trend.runs), trend.launches.tolist()) == (NIGHTS, NIGHTS, [2] * NIGHTS)
+    history = history_in(results, ops=("all_gather",))
+    (trend,) = history.trends
+    assert (history.runs, len(trend.runs), trend.launches.tolist()) == (NIGHTS, NIGHTS, [2] * NIGHTS)
     for place, folder in enumerate(folders(results)):
         stored = store.read(folder)
         medians = [np.median(row.groups[0].slowest_ns) for row in stored.measurements if row.case.op == "all_gather"]
@@ -97,8 +97,8 @@ def test_a_trend_has_the_median_over_launches_of_every_run(results: Path) -> Non
 
 def test_the_step_is_named_with_the_library_that_changed_at_it(results: Path) -> None:
     with steps(step_at(STEP)):
-        found = history_in(results)
-    (moment,) = found.moments
+        history = history_in(results)
+    (moment,) = history.moments
     assert moment.first.date == "2026-02-26"
     assert (moment.last.run, moment.first.run) == ("night-013", "night-014")
     assert (moment.slower, moment.lasting) == (True, True)
@@ -211,8 +211,8 @@ def test_launches_with_wrong_data_have_no_value(tmp_path: Path) -> None:
     ],
 )
 def test_a_selection(results: Path, selection: dict[str, Any], runs: int, cases: int) -> None:
-    found = history_in(results, **selection)
-    assert (found.runs, len(found.trends)) == (runs, cases)
+    history = history_in(results, **selection)
+    assert (history.runs, len(history.trends)) == (runs, cases)
 
 
 def test_the_label_of_a_run_selects_it_and_stands_beside_it(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_changes_are_those_of_the_runs_beside_the_step(
     at = min(at, len(values) - 1)
     step = step_at(at, max(1, at - width), min(len(values) - 1, at + width))
     facts = [{"x": x, **({} if y is None else {"y": y})} for x, y in values]
-    (one,) = steps_with_changes(trend_of(facts, step))
-    for change in one.changes:
+    (changed,) = steps_with_changes(trend_of(facts, step))
+    for change in changed.changes:
         known = [(place, of[change.key]) for place, of in enumerate(facts) if change.key in of]
         places = {f"r{place}": (order, value) for order, (place, value) in enumerate(known)}
         last, first = places[change.last], places[change.first]
@@ -286,8 +286,8 @@ def test_changes_are_those_of_the_runs_beside_the_step(
         assert (last[1], first[1]) == (change.before, change.after)
         assert change.before != change.after
         assert change.inside == (step.low <= int(change.first[1:]) <= step.high)
-        assert change.elsewhere == sum(one[1] != two[1] for one, two in pairwise(known)) - 1
-    assert ("x" in {change.key for change in one.changes}) == (len({x for x, _ in values}) > 1)
+        assert change.elsewhere == sum(before[1] != after[1] for before, after in pairwise(known)) - 1
+    assert ("x" in {change.key for change in changed.changes}) == (len({x for x, _ in values}) > 1)
 
 
 def test_steps_at_one_time_are_one_moment_and_others_are_not() -> None:

@@ -158,9 +158,9 @@ def test_any_order_of_gatherings_gives_the_rows_of_the_runs(
     shutil.copytree(nights / "results", results)
     for step, argument in steps:
         HAPPENINGS[step](results, nights, argument)
-    found = rows_of(results)
-    assert found == rows_without_index(results)
-    assert len({row[0] for row in found}) == len({folder.name for folder in folders(results)})
+    rows = rows_of(results)
+    assert rows == rows_without_index(results)
+    assert len({row[0] for row in rows}) == len({folder.name for folder in folders(results)})
 
 
 def test_files_that_are_no_index_are_left_alone(results: Path) -> None:

@@ -45,13 +45,13 @@ def _write(folder: Path, **how: Any) -> Path:  # noqa: ANN401 - arguments of syn
     return write_synthetic(folder, synthetic_run(CASES, UNEVEN, **{"launches": 2, "blocks": 2, "end": end, **how}))
 
 
-def _same(found: Summarised, wanted: Summarised) -> None:
-    assert found.stored == wanted.stored
-    assert found.lateness == wanted.lateness
-    for field in fields(found.table):
-        columns = (getattr(side.table, field.name) for side in (found, wanted))
-        one, two = (column.flat if isinstance(column, Ragged) else column for column in columns)
-        np.testing.assert_array_equal(one, two)
+def _same(loaded: Summarised, wanted: Summarised) -> None:
+    assert loaded.stored == wanted.stored
+    assert loaded.lateness == wanted.lateness
+    for field in fields(loaded.table):
+        columns = (getattr(side.table, field.name) for side in (loaded, wanted))
+        left, right = (column.flat if isinstance(column, Ragged) else column for column in columns)
+        np.testing.assert_array_equal(left, right)
 
 
 def _document(folder: Path) -> JSON:
@@ -93,9 +93,9 @@ def test_a_summary_of_something_else_is_made_again(
         store.write_run(folder, msgspec.structs.replace(first.stored.run, machine="another"))
     else:
         monkeypatch.setattr(kept_sources, "VERSION", kept_sources.VERSION + 1)
-    found = read_summarised(folder)
-    assert found.samples is not None
-    assert (len(found.stored.rows) < len(first.stored.rows)) == (change == "rows")
+    again = read_summarised(folder)
+    assert again.samples is not None
+    assert (len(again.stored.rows) < len(first.stored.rows)) == (change == "rows")
     assert read_summarised(folder).samples is None
 
 
@@ -160,10 +160,10 @@ def test_a_run_that_grows_while_it_is_read_is_not_kept(tmp_path: Path, monkeypat
     read = store.read
 
     def growing(path: Path, **how: Any) -> store.StoredRun:  # noqa: ANN401 - as store.read
-        found = read(path, **how)
+        stored = read(path, **how)
         with samples.open("ab") as file:
             file.write(b"{")
-        return found
+        return stored
 
     monkeypatch.setattr(store, "read", growing)
     read_summarised(folder)

@@ -163,12 +163,12 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         folder = "bench" if name.partition(".")[0] == "busbw" else "analysis"
         for node in ast.walk(ast.parse((ROOT / folder / path).read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{one.name}" for one in node.names]
-                imported[name] |= {one if one in modules else str(node.module) for one in names}
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                imported[name] |= {target if target in modules else str(node.module) for target in names}
             elif isinstance(node, ast.Import):
-                imported[name] |= {one.name for one in node.names}
+                imported[name] |= {alias.name for alias in node.names}
     assert len(modules) > 200
-    TopologicalSorter({name: found & set(modules) - {name} for name, found in imported.items()}).prepare()
+    TopologicalSorter({name: targets & set(modules) - {name} for name, targets in imported.items()}).prepare()
 
 
 def test_only_the_first_stages_of_the_analysis_see_a_data_set() -> None:

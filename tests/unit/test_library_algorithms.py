@@ -24,13 +24,13 @@ def heard(ranks: int, children: Children) -> tuple[int, int]:
     """How far the farthest rank is from the root, and who hears last, in messages: a rank of Open MPI sends to all of
     its children and then waits for all, so that those share its link and come at the same time.
     """
-    passed, came, told = {ROOT: 0}, {ROOT: 0}, [ROOT]
-    for rank in told:  # it grows
+    passed, came, reached = {ROOT: 0}, {ROOT: 0}, [ROOT]
+    for rank in reached:  # it grows
         below = children(ranks, rank)
         passed.update(dict.fromkeys(below, passed[rank] + 1))
         came.update(dict.fromkeys(below, came[rank] + len(below)))
-        told += below
-    assert sorted(told) == [*range(ranks)]
+        reached += below
+    assert sorted(reached) == [*range(ranks)]
     return max(passed.values()), max(came.values())
 
 
@@ -72,11 +72,11 @@ def test_what_a_library_runs_is_what_its_row_says(op: str, name: str) -> None:
         counted = cost(schedule)
         messages = row.messages or row.rounds
         said = [count(ranks, 1, 1) for count in (row.rounds, messages, row.sent, row.added, row.moved)]
-        told = [counted.rounds, counted.messages, *map(float, (counted.sent, counted.added, counted.moved))]
+        by_schedule = [counted.rounds, counted.messages, *map(float, (counted.sent, counted.added, counted.moved))]
         if op == "broadcast" and name in AT_ONCE:
             farthest, last = heard(ranks, AT_ONCE[name])
-            told[:3] = [farthest, last, last]
-        assert said == pytest.approx(told), ranks
+            by_schedule[:3] = [farthest, last, last]
+        assert said == pytest.approx(by_schedule), ranks
         tried += 1
     assert tried >= 5
 
@@ -103,9 +103,9 @@ def test_every_row_of_a_library_has_a_schedule_a_drawing_and_a_name_of_its_own()
 def test_in_a_barrier_by_rank_0_nobody_goes_before_the_last_has_come() -> None:
     for ranks in RANKS[1:]:
         heard = [{rank} for rank in range(ranks)]
-        for one in barrier_at_once(ranks).rounds:
+        for transfers in barrier_at_once(ranks).rounds:
             before = [set(words) for words in heard]
-            for message in one:
+            for message in transfers:
                 heard[message.to] |= before[message.source]
         assert all(words == set(range(ranks)) for words in heard)
 

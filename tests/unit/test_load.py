@@ -72,15 +72,15 @@ def ranks(*cores: str, **variables: str) -> list[JSON]:
     ],
 )
 def test_unlike_runs_are_refused_naming_the_key_and_both_values(machine: Machine, key: str, value: str) -> None:
-    one, two = small(1), small(2, machine)
+    first, second = small(1), small(2, machine)
     with pytest.raises(UnlikeRuns) as refused:
-        pool((one, two))
+        pool((first, second))
     message = str(refused.value)
     assert key in message
     assert value in message
-    assert one.run.id in message
-    assert two.run.id in message
-    assert any(key in notice for notice in pool((one, two), force=True).notices)
+    assert first.run.id in message
+    assert second.run.id in message
+    assert any(key in notice for notice in pool((first, second), force=True).notices)
 
 
 @pytest.mark.parametrize("counts", [(4, 8), (8, 4)])
@@ -110,10 +110,10 @@ def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing()
 
 @pytest.mark.parametrize(("cause", "launches"), [("rank_lost", 3), ("wrong_data", 0), ("backend", 0)])
 def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, launches: int) -> None:
-    one = case("all_reduce", 64)
-    stored = synthetic_run([one], launches=4, samples=5)
+    planned = case("all_reduce", 64)
+    stored = synthetic_run([planned], launches=4, samples=5)
     kept = [row for row in stored.rows if not (isinstance(row, Measurement) and row.launch == 3)]
-    lost = Failed(case=one, launch=3, block=0, error="rank 1 was killed by SIGKILL", cause=cause)
+    lost = Failed(case=planned, launch=3, block=0, error="rank 1 was killed by SIGKILL", cause=cause)
     dataset = pool((replace(stored, rows=(*kept, lost)),))
     (summary,) = dataset.summaries
     assert sum(group.launches for group in summary.groups) == launches
@@ -126,9 +126,9 @@ def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, la
 
 
 def test_a_case_that_was_never_whole_has_failed_with_its_reason() -> None:
-    one = case("all_reduce", 64)
-    stored = synthetic_run([one], launches=1, samples=5)
-    lost = Failed(case=one, launch=0, block=0, error="rank 1 was killed by SIGKILL", cause="rank_lost")
+    planned = case("all_reduce", 64)
+    stored = synthetic_run([planned], launches=1, samples=5)
+    lost = Failed(case=planned, launch=0, block=0, error="rank 1 was killed by SIGKILL", cause="rank_lost")
     rows = tuple(row for row in stored.rows if not isinstance(row, Measurement))
     (row,) = pool((replace(stored, rows=(*rows, lost)),)).summaries
     assert row.state == "failed"
@@ -152,12 +152,12 @@ def test_an_empty_fact_proves_no_difference() -> None:
 
 
 def test_cases_that_another_loop_has_timed_are_not_pooled() -> None:
-    one, two = small(1), small(2)
-    other = with_blocks(two, lambda block: msgspec.structs.replace(block, loop="compiled"))
-    said = f"'loop' is 'python' in run {one.run.id} and 'compiled' in run {two.run.id}, for "
+    first, second = small(1), small(2)
+    other = with_blocks(second, lambda block: msgspec.structs.replace(block, loop="compiled"))
+    said = f"'loop' is 'python' in run {first.run.id} and 'compiled' in run {second.run.id}, for "
     with pytest.raises(UnlikeRuns, match=said):
-        pool((one, other))
-    assert any(said in notice for notice in pool((one, other), force=True).notices)
+        pool((first, other))
+    assert any(said in notice for notice in pool((first, other), force=True).notices)
     assert pool((other, replace(other, run=small(3).run))).notices == ()
 
 
@@ -181,12 +181,12 @@ def test_what_names_a_job_or_a_boot_does_not_matter(facts: dict[str, JSON]) -> N
 
 
 def test_every_variable_that_differs_is_named_with_both_values() -> None:
-    one, two = (
+    first, second = (
         small(seed, Machine(facts={"variables": {"NCCL_ALGO": algorithm, "NCCL_PROTO": "LL", **more}}))
         for seed, algorithm, more in ((1, "Ring", {}), (2, "Tree", {"UCX_TLS": "tcp"}))
     )
     with pytest.raises(UnlikeRuns) as refused:
-        pool((one, two))
+        pool((first, second))
     message = str(refused.value)
     assert [name for name in ("NCCL_ALGO", "'Ring'", "'Tree'", "UCX_TLS", "'tcp'") if name not in message] == []
     assert "NCCL_PROTO" not in message
@@ -215,10 +215,10 @@ def test_wrong_data_in_a_measurement_is_a_failure() -> None:
 
 def test_control_characters_from_outside_are_written_out_everywhere() -> None:
     nasty = "a\x1b[31mb\x9b2J\u202ec\nd\x00"
-    one, lost = case("all_reduce", 64, algorithm=nasty), case("broadcast", 64)
+    measured, lost = case("all_reduce", 64, algorithm=nasty), case("broadcast", 64)
     machine = Machine(name=nasty, hosts=(nasty,), facts={nasty: {"kernel": [nasty, nasty]}})
     end = SyntheticEnd(failed={lost: nasty})
-    dataset = pool((synthetic_run([one, lost], launches=1, samples=3, machine=machine, end=end),))
+    dataset = pool((synthetic_run([measured, lost], launches=1, samples=3, machine=machine, end=end),))
     everything = repr(dataset.runs) + repr(dataset.summaries)
     shown = "a\\x1b[31mb\\x9b2J\\u202ec d\\x00"
     assert dataset.runs[0].run.machine == shown

@@ -33,12 +33,12 @@ def samples_of(made: Measurement) -> int:
 @pytest.mark.parametrize("op", [op for op in OPS.values() if not op.splits], ids=lambda op: op.name)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) -> None:
-    one = case(op.name, 64 * ranks, ranks, pairs="together" if op.members == "pairs" else None)
+    planned = case(op.name, 64 * ranks, ranks, pairs="together" if op.members == "pairs" else None)
     world = FakeWorld(ranks)
     if ranks < op.least_ranks():
-        assert skip_reason(one, world.backends[0], HERE) is not None
+        assert skip_reason(planned, world.backends[0], HERE) is not None
         return
-    made = measured(world, one)
+    made = measured(world, planned)
     assert made.check == (
         Check(state="verified") if op.sized else Check(state="not checked", reason="there are no data")
     )
@@ -56,8 +56,8 @@ def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) ->
 def test_communication_of_ranks_that_are_all_alone_is_skipped(group: str, ranks: int, *, alone: bool) -> None:
     backend = FakeWorld(ranks).backends[0]
     for op in OPS.values():
-        told = str(skip_reason(case(op.name, 64 * ranks, ranks, group=group), backend, HERE))
-        assert told.startswith("communication needs") == (op.communicates and alone), op.name
+        reason = str(skip_reason(case(op.name, 64 * ranks, ranks, group=group), backend, HERE))
+        assert reason.startswith("communication needs") == (op.communicates and alone), op.name
 
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "gather", "scatter"])
@@ -158,13 +158,13 @@ def test_a_rank_may_be_delayed_at_random_and_the_same_way_again() -> None:
 
 
 def test_clocks_of_different_hosts_give_no_skew_but_the_same_durations() -> None:
-    one = case("all_reduce", 64)
+    planned = case("all_reduce", 64)
     apart = FakeWorld(4, Script(durations=scripted, offsets_ns=(0, -900_000, 17, 10**12)))
-    made = measured(apart, one, shared_clock=False)
+    made = measured(apart, planned, shared_clock=False)
     (group,) = made.groups
     assert group.arrival_skew_ns is None
     assert group.exit_span_ns is None
-    together = measured(FakeWorld(4, Script(durations=scripted)), one).groups[0]
+    together = measured(FakeWorld(4, Script(durations=scripted)), planned).groups[0]
     assert group.slowest_ns == together.slowest_ns
     assert group.fastest_rank == together.fastest_rank
 
@@ -180,9 +180,9 @@ def test_the_wall_time_of_a_block_holds_its_samples() -> None:
 
 
 def test_wire_bytes_come_from_the_split_matrix() -> None:
-    one = case("all_to_all_v", 4_000, 4, imbalance=0.5)
-    matrix = traffic.split(traffic.imbalanced(4, 0.5), one.count)
-    (group,) = measured(FakeWorld(4), one).groups
+    planned = case("all_to_all_v", 4_000, 4, imbalance=0.5)
+    matrix = traffic.split(traffic.imbalanced(4, 0.5), planned.count)
+    (group,) = measured(FakeWorld(4), planned).groups
     assert group.wire_bytes == traffic.crossing(matrix) * 4
     assert measured(FakeWorld(4), case("all_reduce", 64)).groups[0].wire_bytes == 2 * 3 * 64
 
@@ -226,17 +226,17 @@ def test_data_of_the_neighbouring_group_are_wrong_data() -> None:
 @pytest.mark.parametrize("how", ["together", "alone"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_pair_matrix_has_every_ordered_pair(ranks: int, how: str) -> None:
-    one = case("pair_matrix", 16, ranks, pairs=how)
-    made = measured(FakeWorld(ranks), one)
+    planned = case("pair_matrix", 16, ranks, pairs=how)
+    made = measured(FakeWorld(ranks), planned)
     pairs = [group.ranks for group in made.groups]
     assert len(pairs) == len(set(pairs)) == ranks * (ranks - 1)
     assert all(group.bus_factor == 1.0 for group in made.groups)
-    assert len(rounds_of(one)) == (len(pairs) if how == "alone" else 2 * (ranks - 1 + ranks % 2))
+    assert len(rounds_of(planned)) == (len(pairs) if how == "alone" else 2 * (ranks - 1 + ranks % 2))
 
 
 def test_a_slow_pair_stands_out_in_the_matrix() -> None:
-    def durations(rank: int, _index: int, one: Case) -> int:
-        del one
+    def durations(rank: int, _index: int, case: Case) -> int:
+        del case
         return 50_000 if rank == 3 else 1_000
 
     made = measured(FakeWorld(4, Script(durations=durations)), case("pair_matrix", 16, pairs="together"))
@@ -255,10 +255,10 @@ def test_an_op_in_place_gets_its_buffer_and_no_view_of_it() -> None:
     world = FakeWorld(2)
 
     def whole(backend: FakeBackend) -> bool:
-        one = case("all_reduce", 64, 2)
+        planned = case("all_reduce", 64, 2)
         common = CommonClock(backend, backend.clock, ("one",) * 2)
         bench = Bench(backend, backend.clock, QUICK, common, seed=1)
-        part = part_of(bench, OPS[one.op], one, ((0, 1),), ())
+        part = part_of(bench, OPS[planned.op], planned, ((0, 1),), ())
         return part is not None and part.sets[0].send is part.sets[0].receive
 
     assert world.run(whole) == [True, True]
@@ -277,8 +277,8 @@ class Lacking(WrappingBackend):
 
 def test_what_one_rank_refuses_is_refused_on_all() -> None:
     cases = [case("all_reduce", 64, 2), case("broadcast", 64, 2), case("barrier", 0, 2, sync="none", mode="pipelined")]
-    told = FakeWorld(2).run(lambda backend: refusals(cases, Lacking(backend), HERE))
-    assert told[0] == told[1]
-    assert isinstance(told[0], dict)
-    assert list(told[0]) == cases[1:]
-    assert told[0][cases[1]] == "there is no compiler on this host"
+    refused = FakeWorld(2).run(lambda backend: refusals(cases, Lacking(backend), HERE))
+    assert refused[0] == refused[1]
+    assert isinstance(refused[0], dict)
+    assert list(refused[0]) == cases[1:]
+    assert refused[0][cases[1]] == "there is no compiler on this host"

@@ -117,7 +117,7 @@ def _of_block(block: Block) -> Iterator[str]:
 
 
 def level(judgement: Judgement, kind: str) -> HierarchyLevel:
-    return next(one for one in judgement.of(Node).levels if one.kind == kind)
+    return next(level for level in judgement.of(Node).levels if level.kind == kind)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -132,10 +132,10 @@ def test_traffic_is_counted_as_stream_counts_it_and_the_working_set_is_all_array
 
 
 def test_plateaus_of_a_run_are_those_of_its_memory() -> None:
-    found = require_type(Plateaus, curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus)
-    assert [plateau.rate for plateau in found.plateaus] == pytest.approx(CACHES, rel=0.01)
-    assert [plateau.last_bytes for plateau in found.plateaus[:2]] == list(ENDS)
-    assert found.end == "flat"
+    plateaus = require_type(Plateaus, curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus)
+    assert [plateau.rate for plateau in plateaus.plateaus] == pytest.approx(CACHES, rel=0.01)
+    assert [plateau.last_bytes for plateau in plateaus.plateaus[:2]] == list(ENDS)
+    assert plateaus.end == "flat"
 
 
 def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
@@ -231,9 +231,9 @@ def test_launches_of_unlike_sizes_are_not_called_one_launch() -> None:
 
 def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
     cases = [*kernels("stream_copy", threads=[1]), *kernels("stream_copy", threads=[4], sizes=SIZES[:-2])]
-    found = scaling(judged(cases).of(Node).memory)
-    assert [(one.curve.threads, one.point.size_bytes) for one in found] == [(1, SIZES[-3]), (4, SIZES[-3])]
-    assert [one.times_one for one in found] == pytest.approx([1.0, 1.0], rel=1e-3)
+    rows = scaling(judged(cases).of(Node).memory)
+    assert [(row.curve.threads, row.point.size_bytes) for row in rows] == [(1, SIZES[-3]), (4, SIZES[-3])]
+    assert [row.times_one for row in rows] == pytest.approx([1.0, 1.0], rel=1e-3)
 
 
 def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> None:
@@ -244,17 +244,17 @@ def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> N
         for size in SIZES
     ]
     judgement = judged(cases)
-    found = scaling(judgement.of(Node).memory)
-    placed = [host_settings(one.curve.key.settings) for one in found]
-    assert [(one.threads, one.numa_node) for one in placed] == [(1, 0), (4, 0), (1, 1), (4, 1)]
-    assert [one.times_one for one in found] == pytest.approx([1.0] * 4, rel=1e-3)
+    rows = scaling(judgement.of(Node).memory)
+    placed = [host_settings(row.curve.key.settings) for row in rows]
+    assert [(settings.threads, settings.numa_node) for settings in placed] == [(1, 0), (4, 0), (1, 1), (4, 1)]
+    assert [row.times_one for row in rows] == pytest.approx([1.0] * 4, rel=1e-3)
 
 
 def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
     judgement = judged(kernels("memory_copy", "stream_copy"))
-    found = compared_at_largest(judgement.of(Node).memory, "memory_copy", "stream_copy")
-    assert [curve.threads for curve, _, _ in found] == [1, 2]
-    assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
+    pairs = compared_at_largest(judgement.of(Node).memory, "memory_copy", "stream_copy")
+    assert [curve.threads for curve, _, _ in pairs] == [1, 2]
+    assert [copied.rate / plain.rate for _, copied, plain in pairs] == pytest.approx([1.5, 1.5], rel=1e-3)
 
 
 def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
@@ -268,22 +268,22 @@ def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
 
 def test_rotated_buffers_have_no_plateaus() -> None:
     cases = [with_changes(kernel, cache="rotating") for kernel in kernels("stream_copy", threads=[1])]
-    found = curve_of(judged(cases), "stream_copy").plateaus
-    assert isinstance(found, Unavailable)
-    assert found.code == "cold-caches"
+    plateaus = curve_of(judged(cases), "stream_copy").plateaus
+    assert isinstance(plateaus, Unavailable)
+    assert plateaus.code == "cold-caches"
 
 
 def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
     judgement = judged(kernels("stream_copy", threads=[1], sizes=[MIB, 64 * MIB]))
-    found = require_type(Unavailable, curve_of(judgement, "stream_copy").plateaus)
-    assert found.code == "few-sizes"
+    unavailable = require_type(Unavailable, curve_of(judgement, "stream_copy").plateaus)
+    assert unavailable.code == "few-sizes"
 
 
 def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> None:
     judgement = judged([case("all_reduce", size) for size in (MIB, 16 * MIB)], World(sample_noise=0.0))
     assert memory_section(judgement) is None
     assert storage_section(judgement) is None
-    assert [one.kind for one in judgement.of(Node).levels] == ["ranks of a host"]
+    assert [level.kind for level in judgement.of(Node).levels] == ["ranks of a host"]
 
 
 def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
@@ -306,17 +306,17 @@ STORING = World(
 
 def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
     judgement = judged([case("storage_write", 64 * MIB, 2, access=ACCESS)], STORING, ON_DRIVE)
-    (one,) = judgement.of(Node).files
-    assert (one.access, one.ranks) == (ACCESS, 2)
-    assert one.rate == pytest.approx(2e9, rel=1e-3)
-    assert one.whole
-    assert one.nominal == pytest.approx(7.87692e9)
+    (file,) = judgement.of(Node).files
+    assert (file.access, file.ranks) == (ACCESS, 2)
+    assert file.rate == pytest.approx(2e9, rel=1e-3)
+    assert file.whole
+    assert file.nominal == pytest.approx(7.87692e9)
 
 
 def test_ranks_that_store_one_after_the_other_do_not_add_up() -> None:
     late = replace(STORING, by_op={"storage_read": (Piece(1.0, 0.0),)}, late_rank=1, late_seconds=1.0)
-    (one,) = judged([case("storage_read", 64 * MIB, 2, access=ACCESS)], late).of(Node).files
-    assert one.rate == pytest.approx(2 * 64 * MIB / 2.0, rel=1e-2)
+    (file,) = judged([case("storage_read", 64 * MIB, 2, access=ACCESS)], late).of(Node).files
+    assert file.rate == pytest.approx(2 * 64 * MIB / 2.0, rel=1e-2)
 
 
 def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_others() -> None:
@@ -336,21 +336,21 @@ def test_files_in_memory_are_not_shown_as_a_drive() -> None:
 
 def test_another_tool_stands_beside_and_is_named() -> None:
     run = synthetic_run([case("storage_read", 64 * MIB, 2, access=ACCESS)], STORING, samples=8)
-    told = CrossCheck(tool="fio", version="3.33", settings="--direct=1", bytes_per_second=(1e9, 0.6e9))
-    judgement = judge(pool((with_check(run, told),)), rows=ROWS)
-    (one,) = judgement.of(Node).files
-    assert one.cross_check is not None
-    assert one.cross_check.tool == "fio 3.33"
-    assert one.cross_check.rate == pytest.approx(1.6e9)
+    check = CrossCheck(tool="fio", version="3.33", settings="--direct=1", bytes_per_second=(1e9, 0.6e9))
+    judgement = judge(pool((with_check(run, check),)), rows=ROWS)
+    (file,) = judgement.of(Node).files
+    assert file.cross_check is not None
+    assert file.cross_check.tool == "fio 3.33"
+    assert file.cross_check.rate == pytest.approx(1.6e9)
     text = every_text(storage_section(judgement))
     left_out = "It uses whole blocks only"
     assert left_out not in text
     odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, access=ACCESS)], STORING, samples=8)
-    assert left_out in every_text(storage_section(judge(pool((with_check(odd, told),)), rows=ROWS)))
+    assert left_out in every_text(storage_section(judge(pool((with_check(odd, check),)), rows=ROWS)))
     split = synthetic_run(
         [case("storage_read", 64 * MIB, 2, access=ACCESS, group=group) for group in ("0;1", "1;0")], STORING
     )
-    files = judge(pool((with_check(split, told),)), rows=ROWS).of(Node).files
+    files = judge(pool((with_check(split, check),)), rows=ROWS).of(Node).files
     assert [file.cross_check.rate for file in files if file.cross_check] == [1e9, 0.6e9, 0.6e9, 1e9], (
         "each of its own ranks"
     )
@@ -365,9 +365,9 @@ def with_check(run: StoredRun, check: CrossCheck) -> StoredRun:
 
 def test_a_checkpoint_is_durable_after_its_time() -> None:
     judgement = judged([case("checkpoint_save", 64 * MIB, 2)], STORING)
-    (one,) = judgement.of(Node).files
-    assert one.blocked_ns is None
-    assert one.rate == pytest.approx(2e9, rel=1e-3)
+    (file,) = judgement.of(Node).files
+    assert file.blocked_ns is None
+    assert file.rate == pytest.approx(2e9, rel=1e-3)
 
 
 def test_what_is_written_has_no_share_of_practical() -> None:
@@ -384,9 +384,9 @@ def test_a_drive_of_which_no_practical_rate_is_known_needs_no_reason(op: str, gi
     drive = {**DRIVE, "link": {"trained": {"gigatransfers": gigatransfers, "lanes": lanes}}}
     facts: dict[str, JSON] = {**ON_DRIVE, "pci": {"gpus": [], "nics": [], "drives": [drive]}}
     judgement = judged([case(op, 64 * MIB, 2, access=ACCESS if op == "storage_write" else None)], STORING, facts)
-    (one,) = judgement.of(Node).files
-    assert one.nominal == pytest.approx(7.87692e9 / 2)
-    assert one.practical is None
+    (file,) = judgement.of(Node).files
+    assert file.nominal == pytest.approx(7.87692e9 / 2)
+    assert file.practical is None
 
 
 # --- the hierarchy ---------------------------------------------------------------------------------------------------
@@ -401,9 +401,9 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     judgement = judged(
         cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES, **ON_DRIVE}
     )
-    kinds = [one.kind for one in judgement.of(Node).levels]
+    kinds = [level.kind for level in judgement.of(Node).levels]
     assert kinds == ["cache", "cache", "DRAM", "ranks of a host", "storage"]
-    assert [one.measured for one in judgement.of(Node).levels[:2]] == [
+    assert [level.measured for level in judgement.of(Node).levels[:2]] == [
         pytest.approx(200e9, rel=0.01),
         pytest.approx(80e9, rel=0.01),
     ]
@@ -430,10 +430,10 @@ def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:
     without, held = judged(cases, world), judged(cases, world, stated)
     assert level(without, "DRAM").name == "memory behind the caches"
     assert level(held, "DRAM").name == "memory, perhaps with caches"
-    assert [one.name for one in held.of(Node).levels if one.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
+    assert [level.name for level in held.of(Node).levels if level.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
         "whether the last plateau is a cache is not known, either"
     )
-    four = [with_changes(one, ranks=4) for one in cases]
+    four = [with_changes(kernel, ranks=4) for kernel in cases]
     assert level(judged(four, world, stated), "DRAM").name == "memory, perhaps with caches", "4 × 192 MiB are 3 × 256"
     few: dict[str, JSON] = {"cpu": {"usable_cores": 64, "last_level_cache_bytes": 192 * MIB}}
     assert level(judged(four, world, few), "DRAM").name == "memory behind the caches", "4 × 192 MiB are 4 × 192"
@@ -494,10 +494,10 @@ def test_levels_of_a_gpu_have_the_latency_of_their_working_sets() -> None:
         for size in sizes
     ]
     judgement = judged(cases, world)
-    seen = [one for one in judgement.of(Node).levels if one.measured]
-    assert [one.kind for one in seen] == ["GPU cache", "HBM"]
-    assert [one.latency_ns for one in seen] == pytest.approx([270, 700], rel=0.01)
-    assert {group.algbw for found in judgement.cases if found.case.op in LATENCIES for group in found.groups} == {None}
+    seen = [level for level in judgement.of(Node).levels if level.measured]
+    assert [level.kind for level in seen] == ["GPU cache", "HBM"]
+    assert [level.latency_ns for level in seen] == pytest.approx([270, 700], rel=0.01)
+    assert {group.algbw for row in judgement.cases if row.case.op in LATENCIES for group in row.groups} == {None}
     (loaded,) = [curve for curve in judgement.curves if curve.series.key.op in LATENCIES]
     assert getattr(loaded.fit, "code", None) == "latency"
 
@@ -505,20 +505,20 @@ def test_levels_of_a_gpu_have_the_latency_of_their_working_sets() -> None:
 def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     cases = [*kernels("stream_copy", threads=[1]), case("storage_read", 64 * MIB, 1, access=ACCESS)]
     judgement = judged(cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES})
-    told = json.loads(compose.compose(judgement).json)
-    (curve,) = told["memory"]
-    assert [round(one["rate"] / 1e9) for one in curve["plateaus"]["plateaus"]] == [200, 80, 20]
+    document = json.loads(compose.compose(judgement).json)
+    (curve,) = document["memory"]
+    assert [round(plateau["rate"] / 1e9) for plateau in curve["plateaus"]["plateaus"]] == [200, 80, 20]
     assert curve["threads"] == 1
     assert curve["peak"]["denominator"].startswith("memory of node0")
-    assert told["storage"][0]["peak"]["code"] == "storage-not-recorded"
-    assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
+    assert document["storage"][0]["peak"]["code"] == "storage-not-recorded"
+    assert [level["kind"] for level in document["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
 
 
 @pytest.mark.parametrize(("size", "known"), [(8, False), (8 * MIB, True)])
 def test_a_working_set_of_a_few_bytes_has_no_rate_of_the_memory(size: int, *, known: bool) -> None:
     """DRAM had 712 kB/s after a copy of 8 B."""
     judgement = judged(kernels("memory_copy", threads=(1,), sizes=(size,)), facts={"memory_modules": MODULES})
-    measured = [one.measured for one in judgement.of(Node).levels if one.kind == "DRAM"]
+    measured = [level.measured for level in judgement.of(Node).levels if level.kind == "DRAM"]
     assert any(measured) == known
     assert ("GB/s" in require(memory_section(judgement)).gist) == known
 

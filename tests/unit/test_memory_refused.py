@@ -29,9 +29,9 @@ from busbw.system import environment
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def why_not(one: Case, memory: Mapping[str, int], *hosts: str) -> str | None:
+def why_not(case: Case, memory: Mapping[str, int], *hosts: str) -> str | None:
     place = Place(oversubscribed=False, comparable=True, hosts=hosts, memory=memory)
-    return skip_reason(one, FakeWorld(one.ranks).backends[0], place)
+    return skip_reason(case, FakeWorld(case.ranks).backends[0], place)
 
 
 def test_the_arrays_of_all_ranks_of_a_host_must_fit_into_its_memory() -> None:
@@ -49,9 +49,9 @@ def test_the_arrays_of_all_ranks_of_a_host_must_fit_into_its_memory() -> None:
     [("memory_copy", 2), ("stream_add", 3), ("memory_read", 1), ("memory_touch", 1), ("storage_read", 3)],
 )
 def test_every_array_of_a_call_counts(op: str, arrays: int) -> None:
-    one = case(op, GIB, 1)
-    assert f"1 rank, up to {arrays} GiB" in str(why_not(one, {"a": arrays * GIB}, "a"))
-    assert "too little memory" not in str(why_not(one, {"a": 2 * arrays * GIB}, "a"))
+    planned = case(op, GIB, 1)
+    assert f"1 rank, up to {arrays} GiB" in str(why_not(planned, {"a": arrays * GIB}, "a"))
+    assert "too little memory" not in str(why_not(planned, {"a": 2 * arrays * GIB}, "a"))
 
 
 def test_buffers_in_turns_are_counted_as_often_as_they_are_there() -> None:
@@ -67,7 +67,7 @@ def test_what_is_not_known_refuses_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "gibibytes"),
+    ("planned", "gibibytes"),
     [
         (case("all_reduce", GIB, 2), 2),
         (case("all_reduce", GIB, 2, cache="rotating"), 4),
@@ -88,10 +88,10 @@ def test_what_is_not_known_refuses_nothing() -> None:
     ],
     ids=lambda value: f"{value.op} {value.ranks}" if isinstance(value, Case) else None,
 )
-def test_the_buffers_of_all_ranks_of_a_host_are_counted(one: Case, gibibytes: float) -> None:
+def test_the_buffers_of_all_ranks_of_a_host_are_counted(planned: Case, gibibytes: float) -> None:
     def fits(available: int) -> bool:
-        hosts = ("a",) * one.ranks
-        return out_of_memory(one, dataclasses.replace(anywhere(), hosts=hosts, memory={"a": available})) is None
+        hosts = ("a",) * planned.ranks
+        return out_of_memory(planned, dataclasses.replace(anywhere(), hosts=hosts, memory={"a": available})) is None
 
     needed = round(1.1 * gibibytes * GIB)  # and the margin
     assert fits(needed + MIB)
@@ -170,7 +170,7 @@ def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, mo
     folder = tmp_path / "machine" / "run"
     folder.mkdir(parents=True)
     for launch, available in enumerate((65 * MIB, GIB)):
-        monkeypatch.setattr(environment, "available_memory_bytes", lambda told=available: told)
+        monkeypatch.setattr(environment, "available_memory_bytes", lambda available=available: available)
         world = FakeWorld(1)
         run(Job(plan, folder, launch, "local", world.row()), World(0, 1, 0, "local", 5.0), Listener())
     stored = store.read(folder)

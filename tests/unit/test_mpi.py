@@ -90,7 +90,7 @@ def test_the_only_rank_of_an_unknown_launcher_may_start_others(variables: dict[s
 def test_a_known_launcher_may_set_what_others_set() -> None:
     others = {"PMI_SIZE": "4", "FLUX_JOB_SIZE": "4", "PMIX_RANK": "1"}
     plan = Plan(sweep=_ONE.sweep)
-    assert [ranks_of(plan, {**one, **others}) for one in (_HYDRA, _SRUN, _TORCHRUN)] == [4, 4, 2]
+    assert [ranks_of(plan, {**launcher, **others}) for launcher in (_HYDRA, _SRUN, _TORCHRUN)] == [4, 4, 2]
 
 
 def test_a_size_that_is_no_number_is_refused() -> None:
@@ -203,9 +203,9 @@ def test_mpiexec_is_kept_on_this_machine_and_told_nothing_of_the_place_of_its_pa
         ("Open MPI", r"--mca ras \^alps,\S*slurm\S* --mca plm \^alps,\S*slurm\S* -n 2"),
     ):
         monkeypatch.setattr(mpiexec, "chosen", lambda vendor=vendor: (vendor, str(path)))
-        with pytest.raises(LaunchError, match=arguments) as told, mpiexec.rank_stubs(2):
+        with pytest.raises(LaunchError, match=arguments) as raised, mpiexec.rank_stubs(2):
             pass
-        names = str(told.value).split()
+        names = str(raised.value).split()
         assert not set(places) & set(names)
         assert {"PMIX_MCA_gds", "SLURM_JOB_ID"} <= set(names), "which are the user's, and recorded"
 
@@ -228,14 +228,14 @@ def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(
     does: Callable[[Any], None],
     is_lost: bool,  # noqa: FBT001
 ) -> None:
-    told: list[str] = []
-    watch = Watchdog("MPI", timeout, lambda error: told.append(str(error)))
+    errors: list[str] = []
+    watch = Watchdog("MPI", timeout, lambda error: errors.append(str(error)))
     until = time.monotonic() + (20 if is_lost else 3 * timeout)
-    while time.monotonic() < until and not told:
+    while time.monotonic() < until and not errors:
         does(watch)
     watch.end()
-    assert bool(told) == is_lost
-    assert not told or told[0].startswith("no progress over MPI for ")
+    assert bool(errors) == is_lost
+    assert not errors or errors[0].startswith("no progress over MPI for ")
 
 
 _MPICH = "MPICH Version:\t5.0.2\nMPICH configure:    --with-pm=hydra:gforker\n"

@@ -90,8 +90,8 @@ def test_whether_gpu_memory_is_taken_is_what_the_library_says(
 
 @pytest.mark.parametrize(("aware", "said"), [(True, None), (False, "CUDA"), (None, "whether")])
 def test_a_library_that_does_not_say_yes_gets_no_address_of_a_gpu(*, aware: bool | None, said: str | None) -> None:
-    told = info.unaware("Some MPI 1.0", aware=aware)
-    assert told is None if said is None else told is not None and "Some MPI 1.0" in told and said in told
+    reason = info.unaware("Some MPI 1.0", aware=aware)
+    assert reason is None if said is None else reason is not None and "Some MPI 1.0" in reason and said in reason
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -113,7 +113,10 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
         for rank in range(3):
             cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
         stands = [backend.conditions() for backend in made]
-    ranks = tuple(rank_facts(rank, rank, gpu=None if told is None else told.index) for rank, told in enumerate(stands))
+    ranks = tuple(
+        rank_facts(rank, rank, gpu=None if conditions is None else conditions.index)
+        for rank, conditions in enumerate(stands)
+    )
     environments = {"n0": HostFacts(ranks=ranks)}
     hosts = ("n0",) * 3
     assert placement.shared_resources(placement.rank_placements(hosts, environments), environments) == (

@@ -88,15 +88,15 @@ def answer(runs: Sequence[StoredRun], op: str, ranks: int, *sizes: int) -> Predi
 def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measured() -> None:
     """And each size is answered by what the library takes for it, with its name."""
     runs = [run(2, Obeying(sample_noise=0.01, library=CH4), ("broadcast", "ping_pong"))]
-    found = answer(runs, "broadcast", 8, 1024, 64 * 1024, MIB)
-    assert [forecast.algorithm for forecast in found.forecasts] == [
+    prediction = answer(runs, "broadcast", 8, 1024, 64 * 1024, MIB)
+    assert [forecast.algorithm for forecast in prediction.forecasts] == [
         "binomial-tree (binomial of MPICH 5.0.2)",
         "scatter-recursive-doubling (scatter_recursive_doubling_allgather of MPICH 5.0.2)",
         "scatter-ring (scatter_ring_allgather of MPICH 5.0.2)",
     ]
-    for one in found.forecasts:
-        assert one.seconds.value == pytest.approx(truth("broadcast", 8, one.size_bytes, CH4), rel=0.1)
-    assert any(note.startswith("default choice of MPICH 5.0.2: the selection") for note in found.notes)
+    for forecast in prediction.forecasts:
+        assert forecast.seconds.value == pytest.approx(truth("broadcast", 8, forecast.size_bytes, CH4), rel=0.1)
+    assert any(note.startswith("default choice of MPICH 5.0.2: the selection") for note in prediction.notes)
 
 
 def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() -> None:
@@ -114,11 +114,11 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     ops = ("all_reduce", "ping_pong")
     world = Obeying(sample_noise=0.01, library=CH4)
     runs = [run(2, world, ops, threads="funneled", cores=2), run(3, world, ops, cores=2)]
-    (found,) = answer(runs, "all_reduce", 4, MIB).forecasts
-    assert found.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
+    (forecast,) = answer(runs, "all_reduce", 4, MIB).forecasts
+    assert forecast.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
     calls = measured_curves(read_results(runs), "all_reduce").calls
-    told = [one.library for one in (calls((2, 1)), calls((3, 1)), calls((64, 1))) if one is not None]
-    assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
+    libraries = [call.library for call in (calls((2, 1)), calls((3, 1)), calls((64, 1))) if call is not None]
+    assert [isinstance(library, Library) and library.shared for library in libraries] == [True, False, False]
 
 
 @pytest.mark.parametrize("shapes", [(2,), (4, 8, 16, 32)])
@@ -126,14 +126,14 @@ def test_a_size_without_a_formula_leaves_the_others_their_answers(shapes: Sequen
     """By messages, and carried from the curve of 16 ranks or of 32."""
     world = Obeying(sample_noise=0.01, library=TUNED)
     runs = [run(ranks, world, ("broadcast", "ping_pong"), library=OPEN_MPI) for ranks in shapes]
-    found = answer(runs, "broadcast", 20, 1024, MIB, 4 * MIB)
-    assert [forecast.size_bytes for forecast in found.forecasts] == [1024]
-    assert list(found.unanswered) == [MIB, 4 * MIB]
-    assert {why.code for why in found.unanswered.values()} == {"formula-not-known"}
-    rows = render([predict_tables.predict_table(found)]).splitlines()
+    prediction = answer(runs, "broadcast", 20, 1024, MIB, 4 * MIB)
+    assert [forecast.size_bytes for forecast in prediction.forecasts] == [1024]
+    assert list(prediction.unanswered) == [MIB, 4 * MIB]
+    assert {why.code for why in prediction.unanswered.values()} == {"formula-not-known"}
+    rows = render([predict_tables.predict_table(prediction)]).splitlines()
     assert [row.split()[0] for row in rows if row.endswith("no answer")] == ["1", "4"]
-    unanswered = predict_tables.document(found)["unanswered"]
-    assert [(one["size_bytes"], one["code"]) for one in unanswered] == [
+    unanswered = predict_tables.document(prediction)["unanswered"]
+    assert [(row["size_bytes"], row["code"]) for row in unanswered] == [
         (size, "formula-not-known") for size in (MIB, 4 * MIB)
     ]
     with refused(AnalysisError, "formula-not-known"):
@@ -147,11 +147,12 @@ def test_a_curve_is_carried_at_the_sizes_at_which_its_library_ran_the_same_algor
     carried = [answer(runs, "broadcast", 12, size).forecasts[0] for size in (1024, MIB)]
     ran = {ranks: Calls(CH4, "float32").choice("broadcast", ranks, 1, MIB) for ranks in (6, 8, 12)}
     assert all(isinstance(choice, Choice) for choice in ran.values())
-    for one in carried:
+    for forecast in carried:
         there, here = (
-            Calls(CH4, "float32").choice("broadcast", n, 1, one.size_bytes) for n in (require(one.carried_from)[0], 12)
+            Calls(CH4, "float32").choice("broadcast", n, 1, forecast.size_bytes)
+            for n in (require(forecast.carried_from)[0], 12)
         )
         assert isinstance(there, Choice)
         assert isinstance(here, Choice)
-        assert there.model.algorithm == here.model.algorithm == one.algorithm
+        assert there.model.algorithm == here.model.algorithm == forecast.algorithm
     assert any(note.startswith("default choice of MPICH 5.0.2") for note in answer(runs, "broadcast", 12, MIB).notes)

@@ -34,7 +34,7 @@ SPECIFICATIONS = {
 
 
 def every_pair(ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [(one, other) for one in range(ranks) for other in range(ranks) if one != other]
+    pairs = [(source, target) for source in range(ranks) for target in range(ranks) if source != target]
     sources, targets = zip(*pairs, strict=True)
     return np.array(sources), np.array(targets)
 

@@ -82,9 +82,9 @@ def test_a_plot_has_the_points_of_the_table_and_the_peak(run: Run) -> None:
     table = run.table()
     wanted = table[table["op"] == "all_reduce"]["busbw_bytes_per_s"].to_numpy()
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
-    assert any(len(one) == len(wanted) and np.allclose(one, wanted) for one in drawn)
+    assert any(len(curve) == len(wanted) and np.allclose(curve, wanted) for curve in drawn)
     peak = table[table["op"] == "all_reduce"]["peak_bytes_per_s"].iloc[0]
-    assert any(np.allclose(one, peak) for one in drawn)
+    assert any(np.allclose(curve, peak) for curve in drawn)
 
 
 def test_what_a_notebook_shows_is_escaped_and_has_every_row(run: Run) -> None:

@@ -49,7 +49,7 @@ class Kernel:
             assert isinstance(most, ctypes.c_ulong)
             assert most.value == 8 * len(mask) + 1, "the kernel takes off one"
             nodes = {at for at in range(8 * len(mask)) if mask[at // 8] >> at % 8 & 1}
-        values = [one.value for one in (address, length, policy, flags) if hasattr(one, "value")]
+        values = [argument.value for argument in (address, length, policy, flags) if hasattr(argument, "value")]
         self.calls.append((number, values[0] or 0, values[1], values[2], nodes, values[3]))
         return self.answer
 
@@ -108,7 +108,7 @@ def resident(address: int, length: int) -> int:
     """How many of these pages the system keeps for this process."""
     kept = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
     assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), kept) == 0
-    return sum(one & 1 for one in kept)
+    return sum(page & 1 for page in kept)
 
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="mincore is of Linux")
@@ -174,12 +174,12 @@ def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
 
 def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
     sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", host=HostKeys(numa_nodes=(0, 1)))
-    found = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
+    expanded = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
     by_op = {
         op: [
-            (host_settings(one.settings).pinning, host_settings(one.settings).numa_node)
-            for one in found
-            if one.op == op
+            (host_settings(case.settings).pinning, host_settings(case.settings).numa_node)
+            for case in expanded
+            if case.op == op
         ]
         for op in sweep.ops
     }
@@ -198,34 +198,34 @@ def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
 # --- where it cannot be ------------------------------------------------------------------------------------------
 
 
-def why_not(one: Case, *nodes: int) -> str | None:
+def why_not(case: Case, *nodes: int) -> str | None:
     place = Place(oversubscribed=False, comparable=True, numa_nodes=frozenset(nodes))
-    return skip_reason(one, FakeWorld(1).backends[0], place)
+    return skip_reason(case, FakeWorld(1).backends[0], place)
 
 
 def test_a_host_with_one_node_has_no_choice() -> None:
-    one = case("memory_copy", 4096, 1, numa_node=0)
-    assert why_not(one, 0) == "no NUMA node can be chosen: a host has only one, or its system reports none"
-    assert why_not(one) == why_not(one, 0)
-    assert why_not(with_changes(one, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
-    assert "NUMA" not in str(why_not(with_changes(one, numa_node=1), 0, 1))
-    assert "NUMA" not in str(why_not(with_changes(one, numa_node=None)))
-    assert "--numa-node" in str(why_not(with_changes(one, device="cuda"), 0, 1))
-    assert "--threads" in str(why_not(with_changes(one, device="cuda", numa_node=None, threads=1), 0, 1))
+    copy = case("memory_copy", 4096, 1, numa_node=0)
+    assert why_not(copy, 0) == "no NUMA node can be chosen: a host has only one, or its system reports none"
+    assert why_not(copy) == why_not(copy, 0)
+    assert why_not(with_changes(copy, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
+    assert "NUMA" not in str(why_not(with_changes(copy, numa_node=1), 0, 1))
+    assert "NUMA" not in str(why_not(with_changes(copy, numa_node=None)))
+    assert "--numa-node" in str(why_not(with_changes(copy, device="cuda"), 0, 1))
+    assert "--threads" in str(why_not(with_changes(copy, device="cuda", numa_node=None, threads=1), 0, 1))
 
 
 def test_nodes_are_those_of_every_host() -> None:
-    two, one = HostFacts(numa_nodes={"0": "0-3", "1": "4-7"}), HostFacts(numa_nodes={"0": "0-7"})
-    assert environment.common_numa_nodes([two, one]) == {0}
-    assert environment.common_numa_nodes([two, UNKNOWN_HOST]) == frozenset()
+    split, whole = HostFacts(numa_nodes={"0": "0-3", "1": "4-7"}), HostFacts(numa_nodes={"0": "0-7"})
+    assert environment.common_numa_nodes([split, whole]) == {0}
+    assert environment.common_numa_nodes([split, UNKNOWN_HOST]) == frozenset()
 
 
 # --- kernels and copies ------------------------------------------------------------------------------------------
 
 
-def buffers(one: Case, sends: int, receives: int) -> Bound:
-    send = torch.ones(sends * one.count, dtype=torch.float64)
-    return Bound(one, send, torch.zeros(receives * one.count, dtype=torch.float64), None)
+def buffers(case: Case, sends: int, receives: int) -> Bound:
+    send = torch.ones(sends * case.count, dtype=torch.float64)
+    return Bound(case, send, torch.zeros(receives * case.count, dtype=torch.float64), None)
 
 
 @compiled
@@ -243,8 +243,8 @@ def buffers(one: Case, sends: int, receives: int) -> Bound:
 def test_every_array_of_a_kernel_is_put_on_the_node_and_taken_off(
     kernel: Kernel, op: str, sends: int, receives: int, threads: int | None
 ) -> None:
-    one = case(op, 64 * mmap.PAGESIZE, 1, dtype="float64", threads=threads, numa_node=1)
-    bound = buffers(one, sends, receives)
+    planned = case(op, 64 * mmap.PAGESIZE, 1, dtype="float64", threads=threads, numa_node=1)
+    bound = buffers(planned, sends, receives)
     operation = LOCAL[op].bind(bound)
     put = kernel.calls
     assert put
@@ -278,9 +278,9 @@ def test_what_was_put_there_is_taken_off_when_the_next_array_cannot_be(
         bind(address, length, node)
 
     monkeypatch.setattr(numa, "bind", second_fails)
-    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", numa_node=1)
+    copy = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", numa_node=1)
     with pytest.raises(BackendError):
-        LOCAL["memory_copy"].bind(buffers(one, 1, 1))
+        LOCAL["memory_copy"].bind(buffers(copy, 1, 1))
     assert len(policies(kernel, BIND)) == 2
     # The second as well: the kernel sets the policy before it finds that a page does not move.
     assert policies(kernel, DEFAULT) == policies(kernel, BIND)
@@ -295,9 +295,9 @@ def test_what_was_put_there_is_taken_off_when_no_team_can_be_had(
         raise BackendError(message)
 
     monkeypatch.setattr(memory, "team_of", no_team)
-    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", threads=2, numa_node=1)
+    copy = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", threads=2, numa_node=1)
     with pytest.raises(BackendError):
-        LOCAL["memory_copy"].bind(buffers(one, 1, 1))
+        LOCAL["memory_copy"].bind(buffers(copy, 1, 1))
     assert policies(kernel, DEFAULT) == policies(kernel, BIND) != []
 
 
@@ -346,11 +346,11 @@ class Together:
 
 
 def both_ways(device: Device | None) -> Bound:
-    one = case(
+    copies = case(
         "host_and_device", 4096, 1, dtype="float64", pinning="pinned", numa_node=1, device="cuda", backend="nccl"
     )
     on_gpu = torch.zeros(512, dtype=torch.float64)
-    return Bound(one, on_gpu, on_gpu.clone(), device)
+    return Bound(copies, on_gpu, on_gpu.clone(), device)
 
 
 @pytest.mark.usefixtures("kernel")
@@ -373,9 +373,9 @@ def test_every_buffer_is_unpinned_though_the_first_raises(cudart: Cudart) -> Non
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("pinning", ["pinned", "pageable"])
 def test_the_hosts_side_of_a_copy_lies_on_the_node(kernel: Kernel, cudart: Cudart, op: str, pinning: str) -> None:
-    one = case(op, 4096, 1, dtype="float64", pinning=pinning, numa_node=1, device="cuda", backend="nccl")
+    copy = case(op, 4096, 1, dtype="float64", pinning=pinning, numa_node=1, device="cuda", backend="nccl")
     on_gpu = torch.full((512,), 3.0, dtype=torch.float64)
-    operation = LOCAL[op].bind(Bound(one, on_gpu, torch.zeros_like(on_gpu), None))
+    operation = LOCAL[op].bind(Bound(copy, on_gpu, torch.zeros_like(on_gpu), None))
     source, target = require(operation.buffers)
     mine = source if op == "host_to_device" else target
     ((_, address, _, policy, nodes, _),) = kernel.calls
@@ -390,9 +390,9 @@ def test_the_hosts_side_of_a_copy_lies_on_the_node(kernel: Kernel, cudart: Cudar
 
 def test_memory_that_cannot_be_had_there_is_said(kernel: Kernel) -> None:
     kernel.answer = errno.EPERM
-    one = case(
+    copy = case(
         "host_to_device", 4096, 1, dtype="float64", pinning="pageable", numa_node=1, device="cuda", backend="nccl"
     )
     on_gpu = torch.zeros(512, dtype=torch.float64)
     with pytest.raises(BackendError, match="permitted"):
-        LOCAL["host_to_device"].bind(Bound(one, on_gpu, on_gpu.clone(), None))
+        LOCAL["host_to_device"].bind(Bound(copy, on_gpu, on_gpu.clone(), None))

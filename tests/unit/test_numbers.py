@@ -66,17 +66,17 @@ def spread(times: list[float]) -> float:
 
 
 def raw(folder: Path) -> dict[tuple[str, tuple[int, ...]], Raw]:
-    found: dict[tuple[str, tuple[int, ...]], Raw] = {}
+    by_group: dict[tuple[str, tuple[int, ...]], Raw] = {}
     for line in (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         for group in row.get("groups", ()):
             ranks = tuple(group["ranks"])
             key = identity(row["case"]), ranks
-            one = found.setdefault(key, Raw(row["case"], ranks, group["bus_factor"]))
+            samples = by_group.setdefault(key, Raw(row["case"], ranks, group["bus_factor"]))
             for name in ("slowest", "fastest"):
-                getattr(one, name)[row["launch"]] += [time / row["calls"] for time in group[f"{name}_ns"]]
-            one.skew[row["launch"]] += [time / row["calls"] for time in group["arrival_skew_ns"] or ()]
-    return found
+                getattr(samples, name)[row["launch"]] += [time / row["calls"] for time in group[f"{name}_ns"]]
+            samples.skew[row["launch"]] += [time / row["calls"] for time in group["arrival_skew_ns"] or ()]
+    return by_group
 
 
 def identity(case: dict[str, Any]) -> str:
@@ -90,16 +90,16 @@ def output(*arguments: object) -> Any:  # noqa: ANN401 - whatever JSON holds
     return json.loads(result.stdout)
 
 
-def _differences(shown: dict[str, Any], one: Raw) -> Iterator[tuple[str, Any, float | None]]:
+def _differences(shown: dict[str, Any], truth: Raw) -> Iterator[tuple[str, Any, float | None]]:
     """Name of a number, what is shown and what it is."""
-    yield "time_ns", shown["time_ns"], one.time
-    yield "spread", shown["spread"], one.spread
-    yield "busbw", shown["busbw"], one.busbw
-    yield "fastest_ns", shown["fastest_ns"], statistics.median(map(statistics.median, one.fastest.values()))
+    yield "time_ns", shown["time_ns"], truth.time
+    yield "spread", shown["spread"], truth.spread
+    yield "busbw", shown["busbw"], truth.busbw
+    yield "fastest_ns", shown["fastest_ns"], statistics.median(map(statistics.median, truth.fastest.values()))
     if shown["skew_share"] is not None:
         shares = [
             statistics.median(skew) / statistics.median(times)
-            for skew, times in zip(one.skew.values(), one.slowest.values(), strict=True)
+            for skew, times in zip(truth.skew.values(), truth.slowest.values(), strict=True)
         ]
         yield "skew_share", shown["skew_share"], statistics.median(shares)
 
@@ -128,31 +128,36 @@ def test_show_and_report_have_the_numbers_of_the_samples(written: Written) -> No
     for row in written.show["cases"]:
         if row["ranks"] is None or row["row"] == "none":
             continue
-        one = truth[identity(row), tuple(row["ranks"])]
-        for name, value, wanted in _differences(row, one):
+        sampled = truth[identity(row), tuple(row["ranks"])]
+        for name, value, wanted in _differences(row, sampled):
             assert value == (None if wanted is None else exactly(wanted)), (identity(row), name)
             checked += 1
-        assert (row["low_ns"], row["high_ns"]) == (exactly(min(one.medians)), exactly(max(one.medians)))
+        assert (row["low_ns"], row["high_ns"]) == (exactly(min(sampled.medians)), exactly(max(sampled.medians)))
     for case in written.report["cases"]:
         for group in case["groups"]:
-            one = truth[identity(case["case"]), tuple(group["ranks"])]
-            for name, value, wanted in _differences(group, one):
+            sampled = truth[identity(case["case"]), tuple(group["ranks"])]
+            for name, value, wanted in _differences(group, sampled):
                 assert value == (None if wanted is None else exactly(wanted)), (identity(case["case"]), name)
                 checked += 1
     for curve in written.report["curves"]:
         for point in curve["points"]:
-            one = truth[identity({**curve["key"], "size_bytes": point["size_bytes"]}), tuple(curve["key"]["ranks"])]
-            assert (point["time_ns"], point["busbw"]) == (exactly(one.time), one.busbw and exactly(one.busbw))
+            sampled = truth[identity({**curve["key"], "size_bytes": point["size_bytes"]}), tuple(curve["key"]["ranks"])]
+            assert (point["time_ns"], point["busbw"]) == (
+                exactly(sampled.time),
+                sampled.busbw and exactly(sampled.busbw),
+            )
             checked += 2
     assert checked >= 50
 
 
 def test_the_highest_busbw_is_that_of_the_run_in_every_output(written: Written) -> None:
     truth = raw(written.folder)
-    best = max((one for one in truth.values() if one.busbw is not None), key=lambda one: one.busbw or 0.0)
-    for found in (written.show["best"], written.report["best"]):
-        assert (found["busbw"], tuple(found["ranks"])) == (exactly(best.busbw or 0.0), best.ranks)
-        assert found["size_bytes"] == best.case["size_bytes"]
+    best = max(
+        (sampled for sampled in truth.values() if sampled.busbw is not None), key=lambda sampled: sampled.busbw or 0.0
+    )
+    for row in (written.show["best"], written.report["best"]):
+        assert (row["busbw"], tuple(row["ranks"])) == (exactly(best.busbw or 0.0), best.ranks)
+        assert row["size_bytes"] == best.case["size_bytes"]
     label = written.show["best"]["label"]
     said = f"Highest busbw {format_rate(best.busbw)} (median), {label} at {format_size(best.case['size_bytes'])}"
     assert label.startswith(best.case["op"])
@@ -172,9 +177,10 @@ def test_the_live_table_has_the_time_and_interval_of_its_launch(folder: Path) ->
         line = live_table.line([row], 3)
         times = truth[identity(json.loads(json.dumps({**_fields(row.case)}))), row.groups[0].ranks].slowest[row.launch]
         assert f" {format_time(statistics.median(times))} " in line
-        found = median_interval(times, tau=autocorrelation_time(times))
-        if found.low is not None and found.high is not None:
-            assert f" ±{max(found.median - found.low, found.high - found.median) / found.median:.0%} " in line
+        interval = median_interval(times, tau=autocorrelation_time(times))
+        if interval.low is not None and interval.high is not None:
+            width = max(interval.median - interval.low, interval.high - interval.median)
+            assert f" ±{width / interval.median:.0%} " in line
         checked += 1
     assert checked >= 1
 
@@ -262,7 +268,7 @@ def test_compare_has_the_numbers_of_the_samples(slowed: Path) -> None:
 def _launches(side: dict[tuple[str, tuple[int, ...]], Raw], name: str, statistic: str) -> list[float]:
     """One number a launch: of the one group, or of all pairs their geometric mean."""
     of = statistics.median if statistic == "median" else statistics.fmean
-    groups = [[of(times) for times in one.slowest.values()] for (case, _), one in side.items() if case == name]
+    groups = [[of(times) for times in group.slowest.values()] for (case, _), group in side.items() if case == name]
     return [statistics.geometric_mean(launch) for launch in zip(*groups, strict=True)]
 
 

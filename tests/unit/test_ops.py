@@ -191,11 +191,11 @@ def test_a_block_that_is_missing_misplaced_duplicated_or_shifted_is_caught(op: O
                     receive[here] = torch.roll(right[here], 1)
                     assert made.wrong_at(me) > 0, "shifted"
                 receive.copy_(right)
-            for (one, first), (two, second) in itertools.combinations(blocks, 2):
+            for (first_begin, first), (second_begin, second) in itertools.combinations(blocks, 2):
                 length = min(first.length, second.length)
-                receive[one : one + length] = right[two : two + length]
+                receive[first_begin : first_begin + length] = right[second_begin : second_begin + length]
                 assert made.wrong_at(me) > 0, "duplicated"
-                receive[two : two + length] = right[one : one + length]
+                receive[second_begin : second_begin + length] = right[first_begin : first_begin + length]
                 assert made.wrong_at(me) > 0, "swapped"
                 receive.copy_(right)
             assert made.wrong_at(me) == 0
@@ -218,8 +218,8 @@ def test_the_data_of_any_two_ranks_differ_in_every_element(name: str) -> None:
     """So even a block of one element from the wrong rank is seen."""
     made = table(OPS[name], 7, block=1, root=3)
     fresh = pattern(7, "float32", None, seed=5).table
-    for one, two in itertools.combinations(range(7), 2):
-        assert bool((fresh[one] != fresh[two]).all())
+    for rank, other in itertools.combinations(range(7), 2):
+        assert bool((fresh[rank] != fresh[other]).all())
     assert made.wrong() == [0] * 7
 
 
@@ -316,9 +316,9 @@ def test_what_the_layouts_of_all_ranks_say_together_is_the_meaning_of_an_op(op: 
     for ranks, in_place, root in variants(op):
         made = table(op, ranks, block=BLOCK, in_place=in_place, root=root)
         for me in range(ranks):
-            result, told = (by_layout(op, made.share, made.exchange(me)), meaning(op, made.share)(made.exchange(me)))
-            assert (result is None) == (told is None)
-            assert result is None or told is None or torch.equal(result, told.expand_as(result))
+            result, meant = (by_layout(op, made.share, made.exchange(me)), meaning(op, made.share)(made.exchange(me)))
+            assert (result is None) == (meant is None)
+            assert result is None or meant is None or torch.equal(result, meant.expand_as(result))
 
 
 _OF_TWO = {

@@ -46,7 +46,7 @@ def times_ns(
     return np.asarray(np.exp(logs))
 
 
-def found(hosts: tuple[str, ...], slow: Slow | None = None, **how: float) -> tuple[Outlier, ...]:
+def odd_parts(hosts: tuple[str, ...], slow: Slow | None = None, **how: float) -> tuple[Outlier, ...]:
     launches, seed = int(how.get("launches", 6)), int(how.get("seed", 0))
     made = times_ns(hosts, slow, launches=launches, noise=how.get("noise", 0.03), seed=seed)
     return outliers_in(tuple(range(len(hosts))), hosts, made, MIB)
@@ -99,9 +99,9 @@ def pairs(*cells: tuple[int, int]) -> Slow:
 def test_what_is_slow_is_named_and_nothing_else(
     count: int, hosts: tuple[str, ...], slow: Slow | None, expected: list[tuple[str, str, tuple[int, ...]]]
 ) -> None:
-    odd = found(hosts[:count], slow)
-    assert [(one.kind, one.name, tuple(sorted(one.ranks))) for one in odd] == expected
-    assert all(one.ratio == pytest.approx(0.5, rel=0.2) for one in odd)
+    odd = odd_parts(hosts[:count], slow)
+    assert [(part.kind, part.name, tuple(sorted(part.ranks))) for part in odd] == expected
+    assert all(part.ratio == pytest.approx(0.5, rel=0.2) for part in odd)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_what_is_slow_is_named_and_nothing_else(
 def test_where_ranks_share_hosts_the_host_is_named(
     slow: Slow | None, expected: list[tuple[str, str, tuple[int, ...]]]
 ) -> None:
-    assert [(one.kind, one.name, one.ranks) for one in found(TWO_EACH, slow)] == expected
+    assert [(part.kind, part.name, part.ranks) for part in odd_parts(TWO_EACH, slow)] == expected
 
 
 @pytest.mark.parametrize("hosts", [ONE_HOST[:4], HOST_EACH, TWO_EACH])
 @pytest.mark.parametrize("launches", [1, 4, 6])
 @pytest.mark.parametrize("noise", [0.03, 0.3])
 def test_healthy_matrices_accuse_nobody(hosts: tuple[str, ...], launches: int, noise: float) -> None:
-    wrong = [seed for seed in range(40) if found(hosts, launches=launches, noise=noise, seed=seed)]
+    wrong = [seed for seed in range(40) if odd_parts(hosts, launches=launches, noise=noise, seed=seed)]
     assert len(wrong) <= 2
 
 
@@ -133,16 +133,16 @@ def test_one_slow_launch_of_a_pair_is_not_a_slow_pair() -> None:
     def slow(logs: Floats) -> None:
         logs[2, 1, 2] += 2.0
 
-    assert found(ONE_HOST, slow) == ()
+    assert odd_parts(ONE_HOST, slow) == ()
 
 
 def test_half_of_the_ranks_cannot_all_be_unusual() -> None:
-    assert found(ONE_HOST[:4], sends(0, 1)) == ()
+    assert odd_parts(ONE_HOST[:4], sends(0, 1)) == ()
 
 
 def test_a_sender_that_only_some_of_its_pairs_share_is_no_slow_sender() -> None:
-    odd = found(ONE_HOST, pairs((1, 0), (1, 2), (1, 3), (1, 4)))
-    assert {one.kind for one in odd} == {"pair"}
+    odd = odd_parts(ONE_HOST, pairs((1, 0), (1, 2), (1, 3), (1, 4)))
+    assert {part.kind for part in odd} == {"pair"}
 
 
 # --- in a run --------------------------------------------------------------------------------------------------

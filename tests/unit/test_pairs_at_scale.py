@@ -137,16 +137,16 @@ def test_what_one_pair_lacks_is_taken_of_none(
     assert len(block.columns.fastest_place) == len(block.columns.slowest) == 4 * 3 * 5
 
 
-def _hold_columns(found: Sequence[PairBlock], wanted: Sequence[PairBlock]) -> None:
-    for block, other in zip(found, wanted, strict=True):
+def _hold_columns(blocks: Sequence[PairBlock], wanted: Sequence[PairBlock]) -> None:
+    for block, other in zip(blocks, wanted, strict=True):
         _hold_column(block.columns, other.columns)
 
 
-def _hold_column(found: BlockColumns, wanted: BlockColumns) -> None:
+def _hold_column(block: BlockColumns, wanted: BlockColumns) -> None:
     for field in fields(BlockColumns):
-        columns = (getattr(found, field.name), getattr(wanted, field.name))
-        one, other = (column.flat if isinstance(column, Ragged) else column for column in columns)
-        np.testing.assert_array_equal(one, other)
+        columns = (getattr(block, field.name), getattr(wanted, field.name))
+        values, expected = (column.flat if isinstance(column, Ragged) else column for column in columns)
+        np.testing.assert_array_equal(values, expected)
 
 
 @pytest.mark.parametrize(

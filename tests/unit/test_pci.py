@@ -27,7 +27,7 @@ def server(laid_out: LaidOut) -> PciFacts:
     ],
 )
 def test_the_closest_cards_of_a_gpu(server: PciFacts, address: str, nics: list[str], by: str, numa_node: int) -> None:
-    (gpu,) = (one for one in server.gpus if one.address == address)
+    (gpu,) = (gpu for gpu in server.gpus if gpu.address == address)
     assert sorted(gpu.closest_nics) == sorted(nics)
     assert (gpu.closest_by, gpu.numa_node) == (by, numa_node)
 
@@ -55,19 +55,19 @@ def test_a_gpu_whose_name_is_empty_has_none(laid_out: LaidOut) -> None:
     """AMD's driver has a file for it, in which often nothing stands; the identity on PCI then tells which GPU it is."""
     sysfs = laid_out("sysfs/two-sockets")
     (sysfs / "bus/pci/devices/0000:c1:00.0").resolve().joinpath("product_name").write_text("\n", encoding="utf-8")
-    (gpu,) = (one for one in affinity(sysfs, {}).gpus if one.address == "0000:c1:00.0")
+    (gpu,) = (gpu for gpu in affinity(sysfs, {}).gpus if gpu.address == "0000:c1:00.0")
     assert gpu.name is None
 
 
 def test_a_virtual_machine_tells_its_card_and_no_node(laid_out: LaidOut) -> None:
-    found = affinity(laid_out("sysfs/virtual-machine"), {})
-    assert found.gpus == ()
-    assert [(nic.names, nic.address, nic.numa_node) for nic in found.nics] == [(("eth0",), "0000:00:03.0", None)]
+    facts = affinity(laid_out("sysfs/virtual-machine"), {})
+    assert facts.gpus == ()
+    assert [(nic.names, nic.address, nic.numa_node) for nic in facts.nics] == [(("eth0",), "0000:00:03.0", None)]
 
 
 def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
-    found = affinity(laid_out("sysfs/no-pci"), KNOWN)
-    assert found == PciFacts(
+    facts = affinity(laid_out("sysfs/no-pci"), KNOWN)
+    assert facts == PciFacts(
         unknown=(
             "eth0 is not on PCI, so its location is unknown",
             "NVML reports a GPU at 0000:19:00.0 that sysfs does not show",
@@ -78,8 +78,8 @@ def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
 
 def test_without_a_common_root_or_numa_nodes_the_closest_is_not_known(laid_out: LaidOut) -> None:
     root = laid_out("sysfs/two-sockets")
-    for told in root.glob("devices/**/numa_node"):
-        told.write_text("-1\n", encoding="utf-8")
+    for file in root.glob("devices/**/numa_node"):
+        file.write_text("-1\n", encoding="utf-8")
     by = {gpu.address: (gpu.closest_nics, gpu.closest_by) for gpu in affinity(root, {}).gpus}
     assert by["0000:19:00.0"][1] == "PCI switch", "which needs no NUMA"
     assert by["0000:41:00.0"] == ((), None)

@@ -28,7 +28,7 @@ def hardware(dataset: Dataset, rows: Catalogue = ROWS) -> Hardware:
     return Hardware(dataset.facts, host_rates(dataset.summaries, dataset.facts), rows)
 
 
-def peak(
+def peak_of_op(
     op: str, *, machine: Machine | None = None, ranks: int = 4, copies: tuple[Case, ...] | None = None
 ) -> Peak | Unavailable:
     measured = (case("memory_copy", 64 * MIB, ranks),) if copies is None else copies
@@ -55,12 +55,12 @@ def peak(
     ],
 )
 def test_memory_peaks_by_hand(op: str, busbw: float) -> None:
-    found = require_type(Peak, peak(op))
-    assert found.busbw == pytest.approx(busbw, rel=1e-3)
-    assert (found.level, found.holder, found.practical_busbw) == ("memory copy of a host", "node0", None)
-    assert found.measured
+    peak = require_type(Peak, peak_of_op(op))
+    assert peak.busbw == pytest.approx(busbw, rel=1e-3)
+    assert (peak.level, peak.holder, peak.practical_busbw) == ("memory copy of a host", "node0", None)
+    assert peak.measured
     divided = f"; {format_rate(8e9)} ÷ {8e9 / busbw:.3g} bytes copied for each byte of busbw = {format_rate(busbw)}"
-    assert divided in found.denominator
+    assert divided in peak.denominator
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
     # 4 ranks send 16 MiB in 16 MiB / 3e9 s; the smaller one that is faster is too small, and memory has 8 GB/s.
     world = replace(QUIET, by_op={**QUIET.by_op, "tcp_stream": (Piece(0.0, 1e-12), Piece(0.0, 1 / 3e9, 16 * MIB))})
     others = [case("tcp_stream", 1 << 19), case("tcp_stream", 16 * MIB), case("memory_copy", 64 * MIB)]
-    cases = [msgspec.structs.replace(one, backend=backend) for one in (case(op, 32 * MIB), *others)]
+    cases = [msgspec.structs.replace(planned, backend=backend) for planned in (case(op, 32 * MIB), *others)]
     machine = Machine(usable_cores=cores)
     dataset = pool((synthetic_run(cases, world, machine=machine, samples=5),))
     series = dataset.series[0]
     assert len(series.key.ranks) == ranks_of_op
-    found = peak_of(series, hardware(dataset))
+    peak = peak_of(series, hardware(dataset))
     if (op, busbw) == ("ping_pong", None):
-        assert isinstance(found, Unavailable)
-        assert found.code == "stream-shared-cores"
+        assert isinstance(peak, Unavailable)
+        assert peak.code == "stream-shared-cores"
         return
-    assert isinstance(found, Peak)
-    assert (found.level == "plain TCP of a host") == (busbw is not None)
+    assert isinstance(peak, Peak)
+    assert (peak.level == "plain TCP of a host") == (busbw is not None)
     if busbw is not None:
-        assert found.busbw == pytest.approx(busbw, rel=1e-3)
-        assert found.algbw == pytest.approx(busbw / (series.bus_factor or 0), rel=1e-3)
+        assert peak.busbw == pytest.approx(busbw, rel=1e-3)
+        assert peak.algbw == pytest.approx(busbw / (series.bus_factor or 0), rel=1e-3)
 
 
 def test_a_message_one_way_at_a_time_is_held_against_one_over_a_plain_socket() -> None:
@@ -104,12 +104,12 @@ def test_a_message_one_way_at_a_time_is_held_against_one_over_a_plain_socket() -
     world = replace(QUIET, by_op={**QUIET.by_op, "tcp_ping_pong": (Piece(0.0, 1 / 4e9),)})
     asked = [case(op, 16 * MIB) for op in ("ping_pong", "pair_uni", "pair_bidir", "tcp_ping_pong", "tcp_stream")]
     dataset = pool((synthetic_run(asked, world, machine=Machine(usable_cores=2), samples=5),))
-    found = {series.key.op: peak_of(series, hardware(dataset)) for series in dataset.series}
+    peaks = {series.key.op: peak_of(series, hardware(dataset)) for series in dataset.series}
     for op in ("ping_pong", "pair_uni"):
-        peak = require_type(Peak, found[op])
+        peak = require_type(Peak, peaks[op])
         assert peak.busbw == peak.algbw == pytest.approx(4e9, rel=1e-3)
         assert "tcp_ping_pong" in peak.denominator
-    assert isinstance(found["pair_bidir"], Unavailable)
+    assert isinstance(peaks["pair_bidir"], Unavailable)
 
 
 @pytest.mark.parametrize("group", ["0,1", "0,3;1,2"])
@@ -118,9 +118,9 @@ def test_other_ranks_and_several_pairs_at_once_have_no_part_in_that_peak(group: 
     dataset = pool((synthetic_run(asked, QUIET, machine=Machine(usable_cores=4), samples=5),))
     for series in dataset.series:
         if series.key.op == "ping_pong":
-            found = peak_of(series, hardware(dataset))
-            assert isinstance(found, Peak)
-            assert "tcp_stream" in found.denominator
+            peak = peak_of(series, hardware(dataset))
+            assert isinstance(peak, Peak)
+            assert "tcp_stream" in peak.denominator
 
 
 def test_the_largest_copy_is_the_peak() -> None:
@@ -145,10 +145,8 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
 
 
 def test_without_a_copy_there_is_no_peak_and_the_reason_is_said() -> None:
-    found = require_type(Unavailable, peak("all_reduce", copies=()))
-    assert found.code == "no-memory-copy"
-    assert "--no-baseline" in found.reason
-    assert "node0" in found.reason
+    unavailable = require_type(Unavailable, peak_of_op("all_reduce", copies=()))
+    assert unavailable.code == "no-memory-copy"
 
 
 @pytest.mark.parametrize(
@@ -162,8 +160,8 @@ def test_without_a_copy_there_is_no_peak_and_the_reason_is_said() -> None:
     ],
 )
 def test_what_has_no_peak(op: str, ranks: int, code: str) -> None:
-    found = require_type(Unavailable, peak(op, ranks=ranks))
-    assert found.code == code
+    unavailable = require_type(Unavailable, peak_of_op(op, ranks=ranks))
+    assert unavailable.code == code
 
 
 def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
@@ -178,11 +176,11 @@ def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
     )
     environments = {**fast.run.environments, "node1": slow.run.environments["node1"]}
     dataset = pool((replace(fast, run=msgspec.structs.replace(fast.run, environments=environments)),))
-    found = peak_of(dataset.series[0], hardware(dataset))
+    peak = peak_of(dataset.series[0], hardware(dataset))
     # 2 ranks a host, each sends 2 of its 4 blocks to the other host: S through the interface.
-    assert isinstance(found, Peak)
-    assert (found.algbw, found.busbw) == pytest.approx((1.25e9, 1.25e9 * 3 / 4))
-    assert not found.measured
+    assert isinstance(peak, Peak)
+    assert (peak.algbw, peak.busbw) == pytest.approx((1.25e9, 1.25e9 * 3 / 4))
+    assert not peak.measured
 
 
 @pytest.mark.parametrize(
@@ -190,15 +188,15 @@ def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
 )
 def test_sockets_are_held_against_what_sockets_reach(driver: str, rate: float, practical: float | None) -> None:
     nic = {"name": "eth0", "kind": "physical", "up": True, "driver": driver, "speed_bytes_per_second": rate}
-    found = require_type(Peak, over_network("gloo", nics=[nic]))
-    assert found.algbw * LEAST_CROSSING["all_reduce"](["a", "a", "b", "b"], 0) == pytest.approx(rate)
-    assert found.practical == (None if practical is None else pytest.approx(practical))
-    assert ("iperf3-results" in found.denominator) == bool(practical)
+    peak = require_type(Peak, over_network("gloo", nics=[nic]))
+    assert peak.algbw * LEAST_CROSSING["all_reduce"](["a", "a", "b", "b"], 0) == pytest.approx(rate)
+    assert peak.practical == (None if practical is None else pytest.approx(practical))
+    assert ("iperf3-results" in peak.denominator) == bool(practical)
 
 
 def test_an_unknown_interface_speed_is_no_peak() -> None:
-    found = require_type(Unavailable, peak("all_reduce", machine=Machine(hosts=("node0", "node1"))))
-    assert found.code == "network-not-known"
+    unavailable = require_type(Unavailable, peak_of_op("all_reduce", machine=Machine(hosts=("node0", "node1"))))
+    assert unavailable.code == "network-not-known"
 
 
 INTERFACES: list[JSON] = [
@@ -235,9 +233,9 @@ INTERFACES: list[JSON] = [
 def test_sockets_are_under_the_interface_that_was_named(
     backend: str, variables: dict[str, str], rate: float, said: str
 ) -> None:
-    found = require_type(Peak, over_network(backend, nics=INTERFACES, variables=variables))
-    assert found.algbw == pytest.approx(rate)
-    assert said in found.denominator
+    peak = require_type(Peak, over_network(backend, nics=INTERFACES, variables=variables))
+    assert peak.algbw == pytest.approx(rate)
+    assert said in peak.denominator
 
 
 @pytest.mark.parametrize(
@@ -256,11 +254,11 @@ def test_sockets_are_under_the_interface_that_was_named(
 def test_a_guess_among_interfaces_is_no_peak(
     backend: str, variables: dict[str, str], names: list[str], said: str
 ) -> None:
-    found = require_type(
+    unavailable = require_type(
         Unavailable,
-        over_network(backend, nics=[one for one in INTERFACES if one["name"] in names], variables=variables),
+        over_network(backend, nics=[nic for nic in INTERFACES if nic["name"] in names], variables=variables),
     )
-    assert said in found.reason
+    assert said in unavailable.reason
 
 
 @pytest.mark.parametrize(
@@ -275,10 +273,10 @@ def test_which_interfaces_are_of_a_subnet_is_not_told_unless_one_alone_is_up(
     value: str, names: tuple[str, ...], rate: float | None
 ) -> None:
     variables = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": value}
-    found = over_network("mpi", nics=[one for one in INTERFACES if one["name"] in names], variables=variables)
-    assert (found.algbw if isinstance(found, Peak) else None) == rate
-    if isinstance(found, Unavailable):
-        assert f"OMPI_MCA_btl_tcp_if_include={value}" in found.reason
+    peak = over_network("mpi", nics=[nic for nic in INTERFACES if nic["name"] in names], variables=variables)
+    assert (peak.algbw if isinstance(peak, Peak) else None) == rate
+    if isinstance(peak, Unavailable):
+        assert f"OMPI_MCA_btl_tcp_if_include={value}" in peak.reason
 
 
 @pytest.mark.parametrize(
@@ -311,19 +309,17 @@ def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
 ) -> None:
     facts: dict[str, JSON] = {} if transport is None else {"mpi": {"transport": transport}}
     nic = {"name": "eth0", "speed_bytes_per_second": 1e9, "up": True, "kind": "physical"}
-    found = require_type(
-        Peak, over_network("mpi", rdma=[port("mlx5_0", 400)], nics=[nic], variables=variables, **facts)
-    )
-    assert found.algbw == pytest.approx(rate)
+    peak = require_type(Peak, over_network("mpi", rdma=[port("mlx5_0", 400)], nics=[nic], variables=variables, **facts))
+    assert peak.algbw == pytest.approx(rate)
 
 
 def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() -> None:
-    two: list[JSON] = [one for one in INTERFACES if one["name"] in {"eth0", "ens1"}]
-    told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not reported by the library"}}
+    two: list[JSON] = [nic for nic in INTERFACES if nic["name"] in {"eth0", "ens1"}]
+    mpi: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not reported by the library"}}
     named = {"MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": "ens1"}
-    found = require_type(Peak, over_network("mpi", rdma=[port("mlx5_0", 400)], nics=two, mpi=told, variables=named))
-    assert found.algbw == pytest.approx(5e9)
-    guessed = require_type(Unavailable, over_network("mpi", rdma=[port("mlx5_0", 400)], nics=two, mpi=told))
+    peak = require_type(Peak, over_network("mpi", rdma=[port("mlx5_0", 400)], nics=two, mpi=mpi, variables=named))
+    assert peak.algbw == pytest.approx(5e9)
+    guessed = require_type(Unavailable, over_network("mpi", rdma=[port("mlx5_0", 400)], nics=two, mpi=mpi))
     assert guessed.reason.endswith(
         "name the interface that leads to the other hosts with MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE"
     )
@@ -340,8 +336,8 @@ def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() ->
     ],
 )
 def test_mpi_that_may_have_been_kept_off_rdma_has_no_peak(variables: dict[str, str], said: str) -> None:
-    found = require_type(Unavailable, over_network("mpi", rdma=[port("mlx5_0", 400)], variables=variables))
-    assert said in found.reason
+    unavailable = require_type(Unavailable, over_network("mpi", rdma=[port("mlx5_0", 400)], variables=variables))
+    assert said in unavailable.reason
 
 
 def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:
@@ -442,23 +438,23 @@ def on_gpus(
     ],
 )
 def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None:
-    found = require_type(Peak, on_gpus(op, [gpu(number) for number in range(4)]))
-    assert found.busbw == pytest.approx(busbw)
-    assert (found.level, found.holder) == ("links of GPUs", "GPU 0 on node0")
+    peak = require_type(Peak, on_gpus(op, [gpu(number) for number in range(4)]))
+    assert peak.busbw == pytest.approx(busbw)
+    assert (peak.level, peak.holder) == ("links of GPUs", "GPU 0 on node0")
     link = require(ROWS.rate("nvlink", "NVLink 4"))
-    assert found.practical_busbw == pytest.approx(18 * require(link.practical_bytes_per_second))
-    assert not found.measured
+    assert peak.practical_busbw == pytest.approx(18 * require(link.practical_bytes_per_second))
+    assert not peak.measured
 
 
 def test_the_gpu_with_the_fewest_links_is_the_peak() -> None:
-    found = require_type(Peak, on_gpus("all_reduce", [gpu(0), gpu(1, up=16, switch=16, down=2)]))
-    assert found.busbw == pytest.approx(400e9)
+    peak = require_type(Peak, on_gpus("all_reduce", [gpu(0), gpu(1, up=16, switch=16, down=2)]))
+    assert peak.busbw == pytest.approx(400e9)
 
 
 def test_without_a_switch_only_links_to_the_group_count() -> None:
     bridged = [gpu(number, up=12, switch=0, peers={f"0000:{number ^ 1}0:00.0": 12}) for number in range(2)]
-    found = require_type(Peak, on_gpus("all_reduce", bridged))
-    assert found.busbw == pytest.approx(300e9)
+    peak = require_type(Peak, on_gpus("all_reduce", bridged))
+    assert peak.busbw == pytest.approx(300e9)
     apart = [gpu(number, up=12, switch=0, peers={"0000:99:00.0": 12}) for number in range(2)]
     lost = require_type(Peak, on_gpus("all_reduce", apart))
     assert lost.level == "PCIe"
@@ -467,9 +463,9 @@ def test_without_a_switch_only_links_to_the_group_count() -> None:
 def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
     plain = [{**gpu(number, "NVIDIA H100 PCIe", up=0)} for number in range(2)]
     plain[1]["link"] = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": None, "port": None, "narrowest": None}
-    found = require_type(Peak, on_gpus("all_gather", plain))
-    assert found.busbw == pytest.approx(31.5e9, rel=1e-3)
-    assert (found.level, found.holder) == ("PCIe", "GPU 1 on node0")
+    peak = require_type(Peak, on_gpus("all_gather", plain))
+    assert peak.busbw == pytest.approx(31.5e9, rel=1e-3)
+    assert (peak.level, peak.holder) == ("PCIe", "GPU 1 on node0")
 
 
 @pytest.mark.parametrize(
@@ -481,8 +477,8 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
     ],
 )
 def test_links_that_are_not_known_are_no_peak(gpus: list[dict[str, JSON]], reason: str) -> None:
-    found = on_gpus("all_reduce", gpus, ranks=2)
-    assert found == Unavailable("links-not-known", reason)
+    unavailable = on_gpus("all_reduce", gpus, ranks=2)
+    assert unavailable == Unavailable("links-not-known", reason)
     not_recorded = require_type(Unavailable, on_gpus("all_reduce", gpus, ranks=2, known=False))
     assert not_recorded.code == "links-not-known"
 
@@ -497,22 +493,22 @@ def test_gpus_without_nvml_are_known_by_their_place_on_pci() -> None:
         "ranks": [{"rank": 0, "local_rank": 0, "gpu": None, "gpu_address": address}],
     }
     for op, level, holder in (("memory_copy", "HBM", "MI300X"), ("host_to_device", "PCIe", "PCIe 5 x16")):
-        one = case(op, 64 * MIB, 1, backend="nccl", device="cuda")
-        dataset = pool((synthetic_run([one], QUIET, machine=Machine(facts=facts), samples=5),))
-        found = peak_of(dataset.series[0], hardware(dataset))
-        assert isinstance(found, Peak), found
-        assert found.level == level
-        assert holder in found.denominator
-        assert address in found.denominator
+        copy = case(op, 64 * MIB, 1, backend="nccl", device="cuda")
+        dataset = pool((synthetic_run([copy], QUIET, machine=Machine(facts=facts), samples=5),))
+        peak = peak_of(dataset.series[0], hardware(dataset))
+        assert isinstance(peak, Peak), peak
+        assert peak.level == level
+        assert holder in peak.denominator
+        assert address in peak.denominator
 
 
 def test_a_copy_in_a_gpu_is_under_its_memory() -> None:
-    found = require_type(Peak, on_gpus("memory_copy", [gpu(0), gpu(1, "NVIDIA H100 80GB HBM3")]))
-    assert found.algbw == pytest.approx(3.35e12 / 2), "every byte is read and written"
-    assert found.busbw is None
+    peak = require_type(Peak, on_gpus("memory_copy", [gpu(0), gpu(1, "NVIDIA H100 80GB HBM3")]))
+    assert peak.algbw == pytest.approx(3.35e12 / 2), "every byte is read and written"
+    assert peak.busbw is None
     unknown = require_type(Unavailable, on_gpus("memory_copy", [gpu(0, "NVIDIA Fast 9000")]))
     assert unknown.code == "memory-not-known"
-    assert (found.level, found.holder) == ("HBM", "GPU 1 on node0")
+    assert (peak.level, peak.holder) == ("HBM", "GPU 1 on node0")
 
 
 MODULES = {"kind": "DDR5", "megatransfers": 4800, "channels": 8}
@@ -524,25 +520,27 @@ MODULES = {"kind": "DDR5", "megatransfers": 4800, "channels": 8}
 )
 def test_kernels_in_the_memory_of_a_host_are_under_its_modules(op: str, ranks: int, moved: int) -> None:
     """Eight channels of DDR5-4800 have 8 · 38.4 GB/s, which ranks of one host share."""
-    found = require_type(Peak, peak(op, ranks=ranks, machine=Machine(facts={"memory_modules": MODULES}), copies=()))
-    assert found.algbw == pytest.approx(8 * 38.4e9 / moved)
-    assert not found.measured
+    peak = require_type(
+        Peak, peak_of_op(op, ranks=ranks, machine=Machine(facts={"memory_modules": MODULES}), copies=())
+    )
+    assert peak.algbw == pytest.approx(8 * 38.4e9 / moved)
+    assert not peak.measured
 
 
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host", "host_and_device"])
 def test_copies_between_host_and_gpu_are_under_the_link_as_it_is_trained(op: str) -> None:
     trained = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": {"gigatransfers": 32.0, "lanes": 16}}
-    found = require_type(Peak, on_gpus(op, [{**gpu(0), "link": trained}], ranks=1))
-    assert found.algbw == pytest.approx(31.5e9, rel=0.01)
+    peak = require_type(Peak, on_gpus(op, [{**gpu(0), "link": trained}], ranks=1))
+    assert peak.algbw == pytest.approx(31.5e9, rel=0.01)
     unknown = require_type(Unavailable, on_gpus(op, [{**gpu(0), "link": None}], ranks=1))
     assert unknown.code == "link-not-known"
 
 
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host", "host_and_device"])
 def test_copies_of_a_superchip_are_under_its_link_between_chips(op: str) -> None:
-    found = require_type(Peak, on_gpus(op, [{**gpu(0, "NVIDIA GH200 480GB"), "link": None}], ranks=1))
-    assert found.algbw == pytest.approx(450e9)
-    assert found.level == "NVLink-C2C"
+    peak = require_type(Peak, on_gpus(op, [{**gpu(0, "NVIDIA GH200 480GB"), "link": None}], ranks=1))
+    assert peak.algbw == pytest.approx(450e9)
+    assert peak.level == "NVLink-C2C"
 
 
 def over_network(backend: str, **facts: JSON) -> Peak | Unavailable:
@@ -558,9 +556,9 @@ def test_ports_of_efa_are_the_network_of_their_instance() -> None:
         {"device": f"rdmap{slot}", "port": 1, "bytes_per_second": 12.5e9, "rate": "4X EDR", "up": True, "driver": "efa"}
         for slot in range(4)
     ]
-    found = require_type(Peak, over_network("mpi", rdma=ports))
-    assert found.practical == pytest.approx(42.5e9)
-    assert "rdmap3" in found.denominator
+    peak = require_type(Peak, over_network("mpi", rdma=ports))
+    assert peak.practical == pytest.approx(42.5e9)
+    assert "rdmap3" in peak.denominator
 
 
 def test_cards_of_slingshot_carry_messages_together() -> None:
@@ -568,8 +566,8 @@ def test_cards_of_slingshot_carry_messages_together() -> None:
         {"name": f"hsn{n}", "kind": "physical", "up": True, "driver": "cxi_ss1", "speed_bytes_per_second": 25e9}
         for n in range(4)
     ]
-    found = require_type(Peak, over_network("mpi", nics=nics))
-    assert "hsn3" in found.denominator
+    peak = require_type(Peak, over_network("mpi", nics=nics))
+    assert "hsn3" in peak.denominator
     over_tcp = require_type(Peak, over_network("gloo", nics=nics))
     assert "hsn0" in over_tcp.denominator
 
@@ -583,8 +581,8 @@ DRIVE = {
 
 
 def files_on(device: str) -> Machine:
-    told = {"path": "/scratch", "type": "ext4", "device": device}
-    return Machine(facts={"storage": told, "pci": {"gpus": [], "nics": [], "drives": [DRIVE]}})
+    storage = {"path": "/scratch", "type": "ext4", "device": device}
+    return Machine(facts={"storage": storage, "pci": {"gpus": [], "nics": [], "drives": [DRIVE]}})
 
 
 @pytest.mark.parametrize(
@@ -593,24 +591,24 @@ def files_on(device: str) -> Machine:
 def test_files_are_under_the_link_of_their_drive_and_reads_under_what_it_reads_in_practice(
     op: str, practical: float | None
 ) -> None:
-    found = require_type(Peak, peak(op, machine=files_on("/dev/nvme0n1p2")))
-    assert found.algbw == pytest.approx(7.87692e9 / 4), "4 ranks share it"
-    assert found.practical == (None if practical is None else pytest.approx(practical / 4))
-    assert (found.practical_left_out is None) == (practical is not None)
-    assert "shared by 4 ranks: ÷ 4 = 1.97 GB/s for each" in found.denominator
+    peak = require_type(Peak, peak_of_op(op, machine=files_on("/dev/nvme0n1p2")))
+    assert peak.algbw == pytest.approx(7.87692e9 / 4), "4 ranks share it"
+    assert peak.practical == (None if practical is None else pytest.approx(practical / 4))
+    assert (peak.practical_left_out is None) == (practical is not None)
+    assert "shared by 4 ranks: ÷ 4 = 1.97 GB/s for each" in peak.denominator
 
 
 def test_the_eleventh_drive_is_not_the_second() -> None:
     def drive(name: str, gigatransfers: float) -> dict[str, JSON]:
         return {**DRIVE, "names": [name], "link": {"trained": {"gigatransfers": gigatransfers, "lanes": 4}}}
 
-    told = {"path": "/scratch", "type": "ext4", "device": "/dev/nvme10n1p1"}
+    storage = {"path": "/scratch", "type": "ext4", "device": "/dev/nvme10n1p1"}
     drives = [drive("nvme1", 8.0), drive("nvme10", 16.0)]
-    facts: dict[str, JSON] = {"storage": told, "pci": {"gpus": [], "nics": [], "drives": drives}}
-    found = require_type(Peak, peak("storage_read", machine=Machine(facts=facts)))
-    assert found.algbw == pytest.approx(7.87692e9 / 4)
+    facts: dict[str, JSON] = {"storage": storage, "pci": {"gpus": [], "nics": [], "drives": drives}}
+    peak = require_type(Peak, peak_of_op("storage_read", machine=Machine(facts=facts)))
+    assert peak.algbw == pytest.approx(7.87692e9 / 4)
     facts["pci"]["drives"] = drives[:1]
-    assert require_type(Unavailable, peak("storage_read", machine=Machine(facts=facts))).code == "drive-not-known"
+    assert require_type(Unavailable, peak_of_op("storage_read", machine=Machine(facts=facts))).code == "drive-not-known"
 
 
 def port(device: str, gigabits: float, *, up: bool = True, layer: str = "InfiniBand", rate: str = "4X NDR") -> JSON:
@@ -645,12 +643,12 @@ def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
         interface_bytes_per_second=3.125e9,
         facts={"rdma": ports, "variables": variables},
     )
-    one = case("broadcast", 4 * MIB, 4, backend=backend, nodes=2)
-    dataset = pool((synthetic_run([one], QUIET, machine=machine, samples=5),))
-    found = peak_of(dataset.series[0], hardware(dataset))
-    assert isinstance(found, Peak)
-    assert found.busbw == pytest.approx(rate)
-    assert said in found.denominator
+    broadcast = case("broadcast", 4 * MIB, 4, backend=backend, nodes=2)
+    dataset = pool((synthetic_run([broadcast], QUIET, machine=machine, samples=5),))
+    peak = peak_of(dataset.series[0], hardware(dataset))
+    assert isinstance(peak, Peak)
+    assert peak.busbw == pytest.approx(rate)
+    assert said in peak.denominator
 
 
 HOSTS_OF_EIGHT_H100 = [
@@ -680,33 +678,33 @@ def on_hosts_of_gpus(op: str, hosts: int, ports: int = 8, **machine: JSON) -> Pe
     rdma = [port(f"mlx5_{number}", 400) for number in range(ports)]
     gpus = [gpu(number, "NVIDIA H100 80GB HBM3") for number in range(8)]
     facts: dict[str, JSON] = {"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats, "rdma": rdma, **machine}
-    one = case(op, 64 * MIB, 8 * hosts, backend="nccl", device="cuda", nodes=hosts)
-    dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=names, facts=facts), samples=5),))
+    planned = case(op, 64 * MIB, 8 * hosts, backend="nccl", device="cuda", nodes=hosts)
+    dataset = pool((synthetic_run([planned], QUIET, machine=Machine(hosts=names, facts=facts), samples=5),))
     return peak_of(dataset.series[0], hardware(dataset))
 
 
 @pytest.mark.parametrize(("op", "hosts", "busbw", "practical"), HOSTS_OF_EIGHT_H100)
 def test_hosts_of_gpus_are_under_links_and_network(op: str, hosts: int, busbw: float, practical: float) -> None:
-    found = require_type(Peak, on_hosts_of_gpus(op, hosts))
-    assert found.busbw == pytest.approx(busbw)
-    assert found.practical_busbw == pytest.approx(practical)
-    assert found.level == ("network" if op in {"all_to_all", "send_recv"} else "links of GPUs")
+    peak = require_type(Peak, on_hosts_of_gpus(op, hosts))
+    assert peak.busbw == pytest.approx(busbw)
+    assert peak.practical_busbw == pytest.approx(practical)
+    assert peak.level == ("network" if op in {"all_to_all", "send_recv"} else "links of GPUs")
 
 
 def test_one_slow_card_for_eight_gpus_is_the_peak_and_a_message_has_all_of_it() -> None:
-    found, message = (on_hosts_of_gpus(op, 2, ports=1) for op in ("all_reduce", "send_recv"))
-    assert isinstance(found, Peak)
-    assert found.level == "network"
-    assert found.busbw == pytest.approx(50e9 * 2 * 15 / 16)
-    assert found.practical_busbw == pytest.approx(47.5e9)
+    collective, message = (on_hosts_of_gpus(op, 2, ports=1) for op in ("all_reduce", "send_recv"))
+    assert isinstance(collective, Peak)
+    assert collective.level == "network"
+    assert collective.busbw == pytest.approx(50e9 * 2 * 15 / 16)
+    assert collective.practical_busbw == pytest.approx(47.5e9)
     assert isinstance(message, Peak)
     assert message.practical_busbw == pytest.approx(47.5e9)
 
 
 def test_links_between_gpus_that_are_not_known_leave_the_network_and_say_so() -> None:
-    found = require_type(Peak, on_hosts_of_gpus("all_reduce", 2, pci={"gpus": [], "nics": [], "drives": []}))
-    assert found.busbw == pytest.approx(750e9)
-    assert found.practical_busbw == pytest.approx(380e9)
+    peak = require_type(Peak, on_hosts_of_gpus("all_reduce", 2, pci={"gpus": [], "nics": [], "drives": []}))
+    assert peak.busbw == pytest.approx(750e9)
+    assert peak.practical_busbw == pytest.approx(380e9)
 
 
 def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:
@@ -716,20 +714,20 @@ def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:
         "ranks": seats,
         "rdma": [port(f"mlx5_{number}", 400) for number in range(4)],
     }
-    one = case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)
-    dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=("a", "b"), facts=facts), samples=5),))
-    found = peak_of(dataset.series[0], hardware(dataset))
-    assert isinstance(found, Peak)
-    assert found.level == "PCIe"
-    assert 60e9 < require(found.busbw) < 66e9
+    all_reduce = case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)
+    dataset = pool((synthetic_run([all_reduce], QUIET, machine=Machine(hosts=("a", "b"), facts=facts), samples=5),))
+    peak = peak_of(dataset.series[0], hardware(dataset))
+    assert isinstance(peak, Peak)
+    assert peak.level == "PCIe"
+    assert 60e9 < require(peak.busbw) < 66e9
 
 
 def test_a_share_of_a_copys_peak_is_printed_with_its_denominator() -> None:
     seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
     machine = Machine(facts={"pci": {"gpus": [gpu(0)], "nics": [], "drives": []}, "ranks": seats})
-    one = case("memory_copy", 256 * MIB, 1, backend="nccl", device="cuda")
+    copy = case("memory_copy", 256 * MIB, 1, backend="nccl", device="cuda")
     world = World(by_op={"memory_copy": (Piece(0.0, 1 / 2.1e12),)}, sample_noise=0.0, jitter_seconds=0.0)
-    (row,) = show_rows(judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS))
+    (row,) = show_rows(judge(pool((synthetic_run([copy], world, machine=machine, samples=5),)), rows=ROWS))
     assert row.peak_share == pytest.approx(2.1 / 2.4, rel=1e-3)
 
 
@@ -739,10 +737,10 @@ def test_odd_hardware_is_remarked_with_its_hosts() -> None:
     gpus = [{**gpu(number), "link": {**link, "port": None}} for number, link in enumerate((narrow, slow))]
     machine = Machine(hosts=("node0", "node1"), facts={"pci": {"gpus": gpus, "nics": [], "drives": []}})
     judged = judge(pool((synthetic_run([case("all_reduce", MIB, nodes=2)], machine=machine),)), rows=ROWS)
-    (finding,) = [one for one in judged.findings if one.code == "gpu-hardware"]
+    (finding,) = [finding for finding in judged.findings if finding.code == "gpu-hardware"]
     assert finding.severity == "caution"
     assert finding.text.startswith("On node0, node1: GPU 0 (0000:00:00.0) runs on 8 of its 16 PCIe lanes")
-    severities = [one.severity for one in judged.findings]
+    severities = [finding.severity for finding in judged.findings]
     assert severities == sorted(severities, key=["bad", "caution", "note"].index)
 
 

@@ -40,9 +40,9 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
     """Every pair of two GPUs copies 64 MiB at ``rate``."""
     seats = [{"rank": rank, "local_rank": rank, "gpu": rank if known else None} for rank in range(2)]
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
-    one = case(op, 64 * MIB, 2, backend="nccl", device="cuda", pairs="alone", mode="pipelined")
+    copies = case(op, 64 * MIB, 2, backend="nccl", device="cuda", pairs="alone", mode="pipelined")
     world = World(by_op={op: (Piece(0.0, 1 / rate),)}, sample_noise=0.0, jitter_seconds=0.0)
-    return judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS)
+    return judge(pool((synthetic_run([copies], world, machine=machine, samples=5),)), rows=ROWS)
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ def seats(*cores: str) -> tuple[RankPlacement, ...]:
 
 
 def test_a_seat_has_what_was_recorded() -> None:
-    told = {"rank": 1, "local_rank": 0, "cores": "0-3,8", "numa_nodes": [0, 1], "gpu": 2}
+    facts = {"rank": 1, "local_rank": 0, "cores": "0-3,8", "numa_nodes": [0, 1], "gpu": 2}
     node = {"name": "b", "number": 1, "switches": ["spine", "leaf1"]}
-    other, one = rank_placements(("a", "b"), {"b": host_of(told, node=node)})
-    assert one == RankPlacement(1, "b", 0, frozenset({0, 1, 2, 3, 8}), (0, 1), 2, ("spine", "leaf1"))
-    assert other == RankPlacement(0, "a"), "an older run has none of it"
+    unknown, known = rank_placements(("a", "b"), {"b": host_of(facts, node=node)})
+    assert known == RankPlacement(1, "b", 0, frozenset({0, 1, 2, 3, 8}), (0, 1), 2, ("spine", "leaf1"))
+    assert unknown == RankPlacement(0, "a"), "an older run has none of it"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ PCI = "0000:c1:00.0"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "machines", "told"),
+    ("ranks", "machines", "shared"),
     [
         ([{"local_rank": rank % 2} for rank in range(4)], 1, [["0,2", "0", "1,3", "1"]]),
         ([{"local_rank": 0}] * 2, 2, [["2"]]),
@@ -114,11 +114,11 @@ PCI = "0000:c1:00.0"
     ids=["a host twice", "two machines of one name", "one GPU", "one GPU without a number", "two of them"],
 )
 def test_what_ranks_of_a_host_share_is_named_with_them(
-    ranks: list[dict[str, JSON]], machines: int, told: list[list[str]]
+    ranks: list[dict[str, JSON]], machines: int, shared: list[list[str]]
 ) -> None:
-    environments = {"a": host_of(*({"rank": rank, **one} for rank, one in enumerate(ranks)), machines=machines)}
+    environments = {"a": host_of(*({"rank": rank, **facts} for rank, facts in enumerate(ranks)), machines=machines)}
     said = shared_resources(rank_placements(("a",) * len(ranks), environments), environments)
-    assert [re.findall(r"0000:\S+|\b\d(?:[,-]?\d)*", text.partition(";")[0]) for text in said] == told
+    assert [re.findall(r"0000:\S+|\b\d(?:[,-]?\d)*", text.partition(";")[0]) for text in said] == shared
 
 
 def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> None:
@@ -155,8 +155,8 @@ _JOB = {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}
 def test_tasks_of_a_job_that_a_plain_run_leaves_out_are_told_of(
     launcher: str, ranks: int, variables: dict[str, str], said: str | None
 ) -> None:
-    told = cautions(launcher, ("a",) * ranks, {"a": HostFacts(variables=variables)})
-    assert told == () if said is None else len(told) == 1 and said in told[0]
+    notes = cautions(launcher, ("a",) * ranks, {"a": HostFacts(variables=variables)})
+    assert notes == () if said is None else len(notes) == 1 and said in notes[0]
 
 
 # --- distances -------------------------------------------------------------------------------------------------

@@ -138,8 +138,8 @@ def test_rules_of_a_file_replace_those_of_every_check(measured: Any, tmp_path: P
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\nmetric = "wrong_data"\nat_most = "1"\n', encoding="utf-8")
     ended = CliRunner().invoke(main, ["gate", "--prolog", "--json", "--rules", str(rules)])
-    found = {rule["metric"]: rule["limit"] for rule in json.loads(ended.stdout)["rules"]}
-    assert found == {"wrong_data": 1, "counters": 0, "missing_cases": 0}
+    limits = {rule["metric"]: rule["limit"] for rule in json.loads(ended.stdout)["rules"]}
+    assert limits == {"wrong_data": 1, "counters": 0, "missing_cases": 0}
 
 
 @pytest.mark.parametrize("arguments", [("gate",), ("gate", "--prolog", "latest")])

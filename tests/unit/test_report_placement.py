@@ -95,10 +95,10 @@ def test_hostile_facts_are_shown_as_text() -> None:
 
 
 def findings(machine: Machine) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for finding in judged(machine).findings:
-        found.setdefault(finding.code, []).append(finding.text)
-    return found
+        texts.setdefault(finding.code, []).append(finding.text)
+    return texts
 
 
 TWICE: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]

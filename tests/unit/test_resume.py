@@ -71,14 +71,14 @@ def measured_by_origin(stored: StoredRun) -> list[tuple[int, Case, int]]:
 
 def gone_on_with(stored: StoredRun, blocks: int) -> StoredRun:
     """``stored`` with rows as the next launches would add them, broken off again after ``blocks`` blocks."""
-    found = lack(stored)
+    missing = lack(stored)
     template = whole_run().measurements
     rows = list(stored.rows)
-    for one in found.launches:
-        number = found.first + one.number
-        row = msgspec.structs.replace(whole_run().launches[0], launch=number, resumes=one.resumes)
+    for remaining in missing.launches:
+        number = missing.first + remaining.number
+        row = msgspec.structs.replace(whole_run().launches[0], launch=number, resumes=remaining.resumes)
         rows.append(row)
-        for place, block in sorted(one.blocks):
+        for place, block in sorted(remaining.blocks):
             if blocks == 0:
                 return with_rows(stored, rows)
             blocks -= 1
@@ -91,9 +91,9 @@ def gone_on_with(stored: StoredRun, blocks: int) -> StoredRun:
 
 
 def test_a_whole_run_lacks_nothing() -> None:
-    found = lack(whole_run())
-    assert found.launches == ()
-    assert found.in_words().startswith("nothing is missing in run synthetic-0")
+    missing = lack(whole_run())
+    assert missing.launches == ()
+    assert missing.in_words().startswith("nothing is missing in run synthetic-0")
 
 
 @pytest.mark.parametrize("kept", range(len(whole_run().rows)))
@@ -115,9 +115,9 @@ def test_wherever_a_run_breaks_off_what_is_missing_makes_it_whole(kept: int) -> 
 def test_a_launch_that_broke_off_is_resumed_by_the_next_free_number() -> None:
     stored = whole_run()
     begins = [place for place, row in enumerate(stored.rows) if isinstance(row, LaunchStarted)]
-    found = lack(with_rows(stored, stored.rows[: begins[1] + 3]))
-    assert found.first == 2
-    assert [(one.resumes, len(one.blocks)) for one in found.launches] == [(1, 4), (None, 6)]
+    missing = lack(with_rows(stored, stored.rows[: begins[1] + 3]))
+    assert missing.first == 2
+    assert [(launch.resumes, len(launch.blocks)) for launch in missing.launches] == [(1, 4), (None, 6)]
 
 
 def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
@@ -126,10 +126,10 @@ def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
     bad = Failed(
         case=CASES[0], launch=0, block=0, error="wrong data before timing: 1 elements differ", cause="wrong_data"
     )
-    found = lack(with_rows(stored, [*rows, bad, Skipped(case=CASES[1], reason="not here")]))
-    assert found.void == (CASES[0],)
-    assert {place for one in found.launches for place, _ in one.blocks} == {2}
-    assert all(one.skipped == {1} for one in found.launches)
+    missing = lack(with_rows(stored, [*rows, bad, Skipped(case=CASES[1], reason="not here")]))
+    assert missing.void == (CASES[0],)
+    assert {place for launch in missing.launches for place, _ in launch.blocks} == {2}
+    assert all(launch.skipped == {1} for launch in missing.launches)
 
 
 def test_what_a_rank_or_the_machine_failed_is_measured_again_and_last() -> None:
@@ -137,11 +137,11 @@ def test_what_a_rank_or_the_machine_failed_is_measured_again_and_last() -> None:
     lost = Failed(case=CASES[0], launch=2, block=1, error="rank 1 was killed", cause="rank_lost")
     rows = [row for row in stored.rows if not isinstance(row, Ended)]
     kept = [row for row in rows if not (isinstance(row, Measurement) and row.launch == 2 and row.block == 1)]
-    found = lack(with_rows(stored, [*kept, lost]))
-    assert found.void == ()
-    assert [(one.resumes, set(one.blocks)) for one in found.launches] == [(2, {(0, 1), (1, 1), (2, 1)})]
+    missing = lack(with_rows(stored, [*kept, lost]))
+    assert missing.void == ()
+    assert [(launch.resumes, set(launch.blocks)) for launch in missing.launches] == [(2, {(0, 1), (1, 1), (2, 1)})]
     order = [(case, block) for block in range(BLOCKS) for case in CASES]
-    assert [case for case, _ in lacking(order, CASES, found.launches[0])] == [CASES[1], CASES[2], CASES[0]]
+    assert [case for case, _ in lacking(order, CASES, missing.launches[0])] == [CASES[1], CASES[2], CASES[0]]
     again = gone_on_with(with_rows(stored, [*kept, lost]), blocks=100)
     assert lack(again).launches == ()
 
@@ -165,8 +165,8 @@ def test_a_run_that_lacks_nothing_any_more_is_complete_unless_a_case_is_to_blame
 
 def test_more_launches_may_be_asked_for_and_fewer_may_not() -> None:
     stored = whole_run()
-    found = lack(stored, LAUNCHES + 2)
-    assert [(found.first + one.number, one.resumes) for one in found.launches] == [(3, None), (4, None)]
+    missing = lack(stored, LAUNCHES + 2)
+    assert [(missing.first + launch.number, launch.resumes) for launch in missing.launches] == [(3, None), (4, None)]
     with pytest.raises(UsageError, match="synthetic-0"):
         plan_of(stored.run, 2)
 
@@ -361,18 +361,18 @@ def test_a_second_interrupt_while_files_are_removed_still_says_where_the_run_is(
             (here.folder / store.RUN_FILE).write_text("{}", encoding="utf-8")
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as told:
+    with pytest.raises(Interrupted) as raised:
         broken_off()
-    assert (told.value.folder / store.RUN_FILE).exists()
+    assert (raised.value.folder / store.RUN_FILE).exists()
 
 
 # --- launches over fake ranks ----------------------------------------------------------------------------------
 
 
-def measured(folder: Path, number: int, found: Lack | None, script: Script | None = None) -> list[object]:
+def measured(folder: Path, number: int, missing: Lack | None, script: Script | None = None) -> list[object]:
     """One launch of a run over fake ranks: a new one, or one of those that a run lacks."""
     world = FakeWorld(2, script)
-    remaining = None if found is None else found.launches[number - found.first]
+    remaining = None if missing is None else missing.launches[number - missing.first]
     job = worker.Job(PLAN, folder, number, "local", world.row(), remaining)
 
     def work(backend: FakeBackend) -> worker.Outcome:
@@ -388,8 +388,8 @@ def worker_listener() -> Any:  # noqa: ANN401 - every rank has one that does not
 
 
 def breaking_off() -> Script:
-    def durations(_rank: int, index: int, one: Case) -> int:
-        if one.op == "barrier" and index > 3:
+    def durations(_rank: int, index: int, case: Case) -> int:
+        if case.op == "barrier" and index > 3:
             message = "the switch is off"
             raise BackendError(message)
         return 1_000
@@ -402,10 +402,10 @@ def test_a_launch_that_broke_off_is_completed_by_another_one(tmp_path: Path) -> 
     outcomes = measured(folder, 0, None, breaking_off())
     assert all(isinstance(outcome, BusbwError) for outcome in outcomes)
     before = store.read(folder)
-    found = lack_of(before, PLAN)
-    assert found.launches[0].resumes == 0
-    assert found.launches[0].blocks
-    assert measured(folder, 1, found) == [worker.Outcome(measured=len(found.launches[0].blocks), failed=0)] * 2
+    missing = lack_of(before, PLAN)
+    assert missing.launches[0].resumes == 0
+    assert missing.launches[0].blocks
+    assert measured(folder, 1, missing) == [worker.Outcome(measured=len(missing.launches[0].blocks), failed=0)] * 2
     stored = store.read(folder)
     assert stored.rows[: len(before.rows)] == before.rows
     row = stored.launches[1]
@@ -413,7 +413,7 @@ def test_a_launch_that_broke_off_is_completed_by_another_one(tmp_path: Path) -> 
     blocks = [(measurement.case, measurement.block) for measurement in stored.measurements]
     assert len(blocks) == len(set(blocks)) == 5 * BLOCKS
     assert len(stored.skipped) == 1, "once a run"
-    assert [one.resumes for one in lack_of(stored, PLAN).launches] == [None] * (LAUNCHES - 1)
+    assert [launch.resumes for launch in lack_of(stored, PLAN).launches] == [None] * (LAUNCHES - 1)
 
 
 def test_the_order_of_a_resuming_launch_is_that_of_its_number(tmp_path: Path) -> None:
@@ -421,9 +421,9 @@ def test_the_order_of_a_resuming_launch_is_that_of_its_number(tmp_path: Path) ->
     measured(whole, 0, None)
     order = [(row.case, row.block) for row in store.read(whole).measurements]
     store.write_run(part, store.read_run(whole))
-    found = lack_of(store.read(part), PLAN)
-    assert found.first == 0, "a run that broke off before its first launch began"
-    measured(part, 0, found)
+    missing = lack_of(store.read(part), PLAN)
+    assert missing.first == 0, "a run that broke off before its first launch began"
+    measured(part, 0, missing)
     assert [(row.case, row.block) for row in store.read(part).measurements] == order
     assert len(store.read(part).skipped) == 1, "the launch that would have said it never did"
     again = lack_of(store.read(part), PLAN)

@@ -96,7 +96,7 @@ def test_a_run_that_nobody_resumed_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "blocks", "told"),
+    ("ended", "blocks", "noted"),
     [
         ("2026-01-02T23:58:00.000Z", 4, False),
         ("2026-01-02T20:00:00.000Z", 4, True),  # hours before: who compares launches has to know
@@ -106,7 +106,7 @@ def test_a_run_that_nobody_resumed_says_nothing() -> None:
 def test_the_next_launch_of_a_world_that_is_one_launch_is_no_resumption(
     ended: str,
     blocks: int,
-    told: bool,  # noqa: FBT001 - a column of the table
+    noted: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     stored = synthetic_run(CASES, launches=2, blocks=2, samples=30)
     begun = [row for row in stored.rows if isinstance(row, LaunchStarted)]
@@ -114,4 +114,4 @@ def test_the_next_launch_of_a_world_that_is_one_launch_is_no_resumption(
     end = Ended(status="interrupted", reason="1 launch(es) are still missing", ended=ended)
     second = msgspec.structs.replace(begun[1], started="2026-01-03T00:00:00.000Z")
     rows: list[Row] = [begun[0], *done[0][:blocks], end, second, *done[1], stored.rows[-1]]
-    assert bool(said(StoredRun(stored.path, stored.run, tuple(rows), ()))) is told
+    assert bool(said(StoredRun(stored.path, stored.run, tuple(rows), ()))) is noted

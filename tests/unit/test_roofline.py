@@ -27,8 +27,8 @@ BETA = 20e9
 PI = 100e9
 
 
-def taking(one: Case, seconds: float) -> tuple[Piece, ...]:
-    return (Piece(seconds, 0.0, one.size_bytes),)
+def taking(case: Case, seconds: float) -> tuple[Piece, ...]:
+    return (Piece(seconds, 0.0, case.size_bytes),)
 
 
 def judged(times: Mapping[Case, float], machine: Machine | None = None, launches: int = 6) -> Judgement:
@@ -38,8 +38,8 @@ def judged(times: Mapping[Case, float], machine: Machine | None = None, launches
 
 def run_of(times: Mapping[Case, float], machine: Machine | None = None, launches: int = 6, seed: int = 0) -> StoredRun:
     by_op: dict[str, tuple[Piece, ...]] = {}
-    for one, seconds in sorted(times.items(), key=lambda item: item[0].size_bytes):
-        by_op[one.op] = (*by_op.get(one.op, ()), *taking(one, seconds))
+    for timed, seconds in sorted(times.items(), key=lambda item: item[0].size_bytes):
+        by_op[timed.op] = (*by_op.get(timed.op, ()), *taking(timed, seconds))
     world = World(by_op=by_op, sample_noise=0.0)
     return synthetic_run(list(times), world, machine=machine, launches=launches, seed=seed)
 
@@ -63,8 +63,8 @@ def only(judgement: Judgement) -> Roofline:
 
 
 def kernel(roofline: Roofline, op: str, size: int | None = None) -> Kernel:
-    (found,) = [one for one in roofline.kernels if one.op == op and size in {None, one.size_bytes}]
-    return found
+    (row,) = [row for row in roofline.kernels if row.op == op and size in {None, row.size_bytes}]
+    return row
 
 
 # --- what is counted -------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_data_types_have_peaks_of_their_own() -> None:
         "float32": pytest.approx(PI, rel=1e-3),
         "float64": pytest.approx(PI / 2, rel=1e-3),
     }
-    assert {one.bound for one in roofline.kernels} == {None}, "no memory was measured: nothing is attainable"
+    assert {kernel.bound for kernel in roofline.kernels} == {None}, "no memory was measured: nothing is attainable"
 
 
 def test_a_sweep_of_working_sets_shows_the_caches() -> None:
@@ -192,9 +192,12 @@ def test_a_sweep_of_working_sets_shows_the_caches() -> None:
     assert inner.bytes_per_second == pytest.approx(100e9, rel=0.01)
     assert outer.name == "memory"
     assert outer.bytes_per_second == pytest.approx(BETA, rel=0.01)
-    assert [one.size_bytes for one in roofline.kernels if one.op == "stream_triad"] == [sizes[-1]]
+    assert [kernel.size_bytes for kernel in roofline.kernels if kernel.op == "stream_triad"] == [sizes[-1]]
     assert kernel(roofline, "stream_triad").bound == "memory"
-    assert {one.memory: round(one.flop_per_byte) for one in roofline.balances} == {inner.name: 1, "memory": 5}
+    assert {balance.memory: round(balance.flop_per_byte) for balance in roofline.balances} == {
+        inner.name: 1,
+        "memory": 5,
+    }
 
 
 def test_the_roofline_and_the_hierarchy_show_the_same_caches() -> None:
@@ -211,7 +214,7 @@ def test_the_roofline_and_the_hierarchy_show_the_same_caches() -> None:
             rate = next(rate for end, rate in levels if 3 * size <= end)
             mine[case("stream_triad", size, 1, threads=threads)] = 3 * size / rate
         runs.append(mine)
-    whole = judge(pool(tuple(run_of(one, seed=seed) for seed, one in enumerate(runs))), rows=catalogue())
+    whole = judge(pool(tuple(run_of(timing, seed=seed) for seed, timing in enumerate(runs))), rows=catalogue())
     caches = [(level.name, level.measured) for level in whole.of(Node).levels if level.kind == "cache"]
     peaks = [(peak.name, peak.bytes_per_second) for peak in only(whole).memory if peak.name != "memory"]
     assert caches == peaks
@@ -260,7 +263,7 @@ def test_a_gpu_has_nominal_peaks_with_their_sources() -> None:
     assert roofline.memory[1].bytes_per_second == 4.8e12
     assert roofline.compute[1].flop_per_second == 989e12
     assert "https://" in roofline.compute[1].what
-    assert [(one.memory, one.measured, round(one.flop_per_byte)) for one in roofline.balances] == [
+    assert [(balance.memory, balance.measured, round(balance.flop_per_byte)) for balance in roofline.balances] == [
         ("memory", True, 167),
         ("HBM", False, 206),
     ]
@@ -324,7 +327,7 @@ def test_the_report_shows_peaks_points_and_balance_in_all_three_files() -> None:
     document = json.loads(written.json)
     (roofline,) = document["rooflines"]
     assert roofline["balances"][0]["flop_per_byte"] == pytest.approx(5.0, rel=1e-3)
-    assert {one["op"] for one in roofline["kernels"]} == {"stream_triad", "matmul", "attention"}
+    assert {kernel["op"] for kernel in roofline["kernels"]} == {"stream_triad", "matmul", "attention"}
     assert document["network_rooflines"] == []
 
 
@@ -337,8 +340,12 @@ def test_a_curve_of_a_kernel_that_computes_is_not_judged_as_if_it_sent_something
 
 
 def picture(measured: tuple[bool, ...] = (True, False)) -> Roofline:
-    slopes = tuple(MemoryPeak("DRAM", BETA * (1 + number), one, "") for number, one in enumerate(measured))
-    ceilings = tuple(ComputePeak("float32", PI * (1 + number), one, "") for number, one in enumerate(measured))
+    slopes = tuple(
+        MemoryPeak("DRAM", BETA * (1 + number), is_measured, "") for number, is_measured in enumerate(measured)
+    )
+    ceilings = tuple(
+        ComputePeak("float32", PI * (1 + number), is_measured, "") for number, is_measured in enumerate(measured)
+    )
     return Roofline("vm", "cpu", 1, slopes, ceilings, (), (dot("matmul", 100.0, 9e10), dot("stream_add", 0.1, 1e9)), ())
 
 

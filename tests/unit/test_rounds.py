@@ -39,10 +39,10 @@ def simulated(
 ) -> list[tuple[Case, int, bool, int]]:
     """The blocks of a run of which each takes ``seconds``, with the time at which they begin."""
     clock, blocks = FakeClock(elapsed_ns), []
-    lacking = [(one, block) for one in (A, B, REFERENCE) for block in range(asked.timing.blocks)]
+    lacking = [(repeated, block) for repeated in (A, B, REFERENCE) for block in range(asked.timing.blocks)]
     random.Random(1).shuffle(lacking)
-    for (one, block), planned in rounds(asked, (A, B), lacking, void if void is not None else set(), clock.now_ns):
-        blocks.append((one, block, planned, clock.ns))
+    for (repeated, block), planned in rounds(asked, (A, B), lacking, void if void is not None else set(), clock.now_ns):
+        blocks.append((repeated, block, planned, clock.ns))
         clock.advance(round(seconds * SECOND))
     return blocks
 
@@ -50,7 +50,7 @@ def simulated(
 def test_rounds_fill_the_duration_and_spread_the_blocks_over_it() -> None:
     blocks = simulated(plan(), 0.1)
     assert 100 * SECOND <= blocks[-1][3] + 0.1 * SECOND <= 100.3 * SECOND
-    assert [one for one, _, _, _ in blocks[:4]] == [REFERENCE] * 4
+    assert [repeated for repeated, _, _, _ in blocks[:4]] == [REFERENCE] * 4
     for repeated in (A, B):
         of_case = [row for row in blocks if row[0] == repeated]
         assert len(of_case) == pytest.approx(498, abs=2)
@@ -66,13 +66,16 @@ def test_the_seed_draws_the_moments_and_the_order() -> None:
 
 def test_a_duration_that_is_too_short_for_the_plan_still_measures_it() -> None:
     blocks = simulated(plan("1s"), 10)
-    assert sorted((one.size_bytes, block) for one, block, planned, _ in blocks if planned) == sorted(
-        (one.size_bytes, block) for one in (A, B, REFERENCE) for block in range(4)
+    assert sorted((repeated.size_bytes, block) for repeated, block, planned, _ in blocks if planned) == sorted(
+        (repeated.size_bytes, block) for repeated in (A, B, REFERENCE) for block in range(4)
     )
 
 
 def test_a_failed_case_leaves_the_others_and_no_case_ends_the_run() -> None:
-    assert {one for one, *_ in simulated(plan(), 1, void={A})[8:]} == {A, B}  # the caller leaves out what A still lacks
+    assert {repeated for repeated, *_ in simulated(plan(), 1, void={A})[8:]} == {
+        A,
+        B,
+    }  # the caller leaves out what A still lacks
     assert len(simulated(plan(), 1, void={A, B})) == 12
 
 

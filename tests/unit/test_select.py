@@ -103,7 +103,7 @@ def test_no_algorithm_sends_less_than_the_least_that_the_instrument_counts(ranks
 
 def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
     def more(op: str, hosts: int, backend: str) -> set[str]:
-        names = [{row.label for row in alternatives(op, 8, hosts, one)} for one in (backend, "gloo")]
+        names = [{row.label for row in alternatives(op, 8, hosts, over)} for over in (backend, "gloo")]
         return names[0] - names[1]
 
     assert more("all_reduce", 1, "nccl") == {"NVLS"}
@@ -118,10 +118,10 @@ def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
 @pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])
 def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) -> None:
     key = series_key("nccl", device="cuda", ranks=tuple(range(8)), settings=AlgorithmSettings(algorithm))
-    found = predict(key, 14 / 8, [MIB], LINK)
-    assert not isinstance(found, Unavailable)
+    predictions = predict(key, 14 / 8, [MIB], LINK)
+    assert not isinstance(predictions, Unavailable)
     messages = {"ring": 14, "rabenseifner": 6}[algorithm]
-    assert found[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
+    assert predictions[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
     assert isinstance(
         predict(msgspec.structs.replace(key, settings=AlgorithmSettings("magic")), 14 / 8, [MIB], LINK), Unavailable
     )
@@ -133,10 +133,10 @@ def test_an_unknown_backend_has_no_model() -> None:
 
 
 def test_alpha_and_beta_from_messages() -> None:
-    found = require_type(Parameters, parameters_from([(8, 30e3), (MIB, 30e3 + (MIB - 8) * 2.0)], 2, "pair_uni"))
-    assert found.alpha_seconds == pytest.approx(15e-6)
-    assert found.beta_seconds_per_byte == pytest.approx(2e-9)
-    assert "pair_uni" in found.origin
+    parameters = require_type(Parameters, parameters_from([(8, 30e3), (MIB, 30e3 + (MIB - 8) * 2.0)], 2, "pair_uni"))
+    assert parameters.alpha_seconds == pytest.approx(15e-6)
+    assert parameters.beta_seconds_per_byte == pytest.approx(2e-9)
+    assert "pair_uni" in parameters.origin
 
 
 @pytest.mark.parametrize(
@@ -148,5 +148,5 @@ def test_alpha_and_beta_from_messages() -> None:
     ],
 )
 def test_messages_that_give_no_parameters(points: list[tuple[int, float]], words: str) -> None:
-    found = require_type(Unavailable, parameters_from(points, 1, "ping_pong"))
-    assert words in found.reason
+    unavailable = require_type(Unavailable, parameters_from(points, 1, "ping_pong"))
+    assert words in unavailable.reason

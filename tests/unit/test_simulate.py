@@ -83,7 +83,7 @@ class TestFairRates:
         for rate, flow in zip(rates, flows, strict=True):
             bottlenecks = [link for link in flow if load[link] >= capacities[link] * (1 - 1e-9)]
             most = [max(r for r, other in zip(rates, flows, strict=True) if link in other) for link in bottlenecks]
-            assert any(rate >= one * (1 - 1e-9) for one in most)
+            assert any(rate >= highest * (1 - 1e-9) for highest in most)
 
 
 class TestAgainstTheFormulas:
@@ -206,8 +206,8 @@ class TestAgainstTheFormulas:
         assert done.carried[out].sum() == pytest.approx(moved, rel=1e-6)
         assert done.carried[into].sum() == pytest.approx(moved, rel=1e-6)
         sent, received = np.zeros(ranks), np.zeros(ranks)
-        for one in schedule.rounds:
-            for transfer in one:
+        for transfers in schedule.rounds:
+            for transfer in transfers:
                 sent[transfer.source] += len(transfer.sent)
                 received[transfer.to] += len(transfer.sent)
         assert done.carried[out] == pytest.approx(sent * MIB / schedule.blocks, rel=1e-6)
@@ -226,16 +226,16 @@ class Lines:
         return tuple(Link(f"line {number}", rate, "port", "line #") for number, rate in enumerate(self._capacities))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
-        found = [self._routes[int(one), int(other)] for one, other in zip(sources, targets, strict=True)]
-        width = max(len(links) for links, _ in found)
-        links = np.array([links + [NOWHERE] * (width - len(links)) for links, _ in found])
-        return Routes(links, np.array([delay for _, delay in found]))
+        routes = [self._routes[int(source), int(target)] for source, target in zip(sources, targets, strict=True)]
+        width = max(len(links) for links, _ in routes)
+        links = np.array([links + [NOWHERE] * (width - len(links)) for links, _ in routes])
+        return Routes(links, np.array([delay for _, delay in routes]))
 
 
 def schedule(ranks: int, *rounds: list[Transfer]) -> Traffic:
     """Blocks of one byte when S is as many bytes as the most slots that a rank has."""
     slots = ((0,) * 8,) * ranks
-    return Traffic.of(Schedule(ranks, 8, slots, tuple(tuple(one) for one in rounds), slots))
+    return Traffic.of(Schedule(ranks, 8, slots, tuple(tuple(transfers) for transfers in rounds), slots))
 
 
 def message(source: int, to: int, blocks: int, *, adds: bool = False) -> Transfer:
@@ -377,13 +377,13 @@ class TestWhatAFormulaCannotSay:
 def shown_in_the_documentation() -> list[tuple[str, list[str]]]:
     """The commands of the section, each with the lines that stand below it."""
     section = (ROOT / "docs" / "models.md").read_text().partition("\n## Simulation\n")[2].partition("\n## ")[0]
-    found: list[tuple[str, list[str]]] = []
+    commands: list[tuple[str, list[str]]] = []
     for line in section.splitlines():
         if line.startswith("    busbw simulate "):
-            found.append((line.strip(), []))
+            commands.append((line.strip(), []))
         elif line.startswith("    "):
-            found[-1][1].append(line.removeprefix("    "))
-    return found
+            commands[-1][1].append(line.removeprefix("    "))
+    return commands
 
 
 def busbw(*arguments: str) -> Result:

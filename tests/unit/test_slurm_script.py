@@ -77,8 +77,8 @@ def carried_out(text: str, folder: Path, *arguments: str, **variables: str) -> l
         check=True,
     )
     assert ran.stderr == ""
-    found: list[str] = json.loads(ran.stdout)
-    return found
+    received: list[str] = json.loads(ran.stdout)
+    return received
 
 
 @pytest.mark.parametrize("value", HOSTILE)

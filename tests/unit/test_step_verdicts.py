@@ -120,11 +120,11 @@ def test_a_run_without_the_calls_of_its_step_says_how_to_measure_them() -> None:
     command = answer.action[answer.action.index("busbw run") :].partition(" to measure ")[0]
     printed = CliRunner().invoke(main, [*shlex.split(command)[1:], "--dry-run", "--json"])
     assert printed.exit_code == 0, printed.output
-    found = json.loads(printed.stdout)
-    of_calls = [one["size_bytes"] for one in found["cases"] if one["op"] == "all_reduce"]
+    planned = json.loads(printed.stdout)
+    of_calls = [row["size_bytes"] for row in planned["cases"] if row["op"] == "all_reduce"]
     assert max(of_calls) >= 2**25
     assert len(of_calls) >= 4
-    assert {one["ranks"] for one in found["cases"]} == {2}
+    assert {row["ranks"] for row in planned["cases"]} == {2}
 
 
 def test_a_run_without_matmul_says_so() -> None:
@@ -239,10 +239,10 @@ def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(op: str) -> N
     degrees, sent = COUNTED[op]
     plain: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "micro_batches": 1}
     workload = Workload(model="MLP 1024", scale=0.125, interleave=1, **{**plain, **degrees})
-    found: Counter[tuple[str, int]] = Counter()
+    messages: Counter[tuple[str, int]] = Counter()
     for row in traffic(step_of(op, workload)):
-        found[row.op, row.size_bytes] += row.messages
-    assert dict(found) == sent
+        messages[row.op, row.size_bytes] += row.messages
+    assert dict(messages) == sent
 
 
 @pytest.mark.parametrize("op", ["train_fsdp", "train_ulysses", "train_gpipe"])
@@ -280,11 +280,11 @@ def test_stored_steps_have_the_traffic_that_was_counted(stored: Results) -> None
 
 
 def test_every_measured_step_is_predicted_or_refused(stored: Results) -> None:
-    found = verdicts(stored)
-    assert {verdict.step.op for verdict in found} == {
+    predictions = verdicts(stored)
+    assert {verdict.step.op for verdict in predictions} == {
         row.case.op for row in stored.cases if isinstance(row.case.settings, Workload)
     }
-    for verdict in found:
+    for verdict in predictions:
         assert (verdict.predicted is None) == bool(verdict.refused)
 
 

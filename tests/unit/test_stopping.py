@@ -236,8 +236,8 @@ def test_ten_rows_are_enough_in_number() -> None:
 def test_ranks_with_different_times_agree_on_the_calls_of_a_sample(seed: int, typical: int, mode: Mode) -> None:
     """``measured`` holds the records of all ranks to be the same; here their calls, too."""
     world = FakeWorld(3, Script(durations=noisy(seed, 1.0, typical)))
-    one = case("memory_copy", 64, 3, mode=mode)  # nobody waits: every rank sees times of its own
-    made = measured(world, one, quick(max_samples=8), timer_ns=TIMER_NS)
+    copy = case("memory_copy", 64, 3, mode=mode)  # nobody waits: every rank sees times of its own
+    made = measured(world, copy, quick(max_samples=8), timer_ns=TIMER_NS)
     assert len({backend.calls for backend in world.backends}) == 1
     assert world.backends[0].calls == WARM + made.calls * len(made.groups[0].slowest_ns) + 1
 

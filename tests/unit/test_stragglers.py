@@ -64,8 +64,8 @@ def _seen(group: GroupSamples, come: Floats, alone: Floats, *, entries: bool) ->
         last_rank=tuple(int(place) for place in come.argmax(axis=0)),
         arrival_skew_ns=_whole(come.max(axis=0) - come.min(axis=0)),
         per_rank=tuple(
-            msgspec.structs.replace(one, entries_ns=whole[place] if entries else None)
-            for place, one in enumerate(group.per_rank)
+            msgspec.structs.replace(rank, entries_ns=whole[place] if entries else None)
+            for place, rank in enumerate(group.per_rank)
         ),
     )
 
@@ -248,7 +248,7 @@ def swapped_late_ranks(run: StoredRun, last: int | None) -> StoredRun:
             group,
             fastest_rank=(3,) * len(group.fastest_rank),
             last_rank=None if last is None else (last,) * len(group.fastest_rank),
-            per_rank=tuple(msgspec.structs.replace(one, entries_ns=None) for one in group.per_rank),
+            per_rank=tuple(msgspec.structs.replace(rank, entries_ns=None) for rank in group.per_rank),
         )
 
     return with_groups(run, swapped)
@@ -270,7 +270,7 @@ def test_the_shortest_time_of_some_samples_proves_nothing() -> None:
     world = World(jitter_seconds=5e-6, late_rank=1, late_seconds=60e-6, late_share=0.3, shared_clock=False)
     run = synthetic_run([case("all_reduce", size) for size in SIZES[:3]], world, launches=4, samples=100)
     assert flagged(judge(pool((run,)))) == []
-    told = synthetic_run(
+    clocked = synthetic_run(
         [case("all_reduce", size) for size in SIZES[:3]], replace(world, shared_clock=True), launches=4, samples=100
     )
-    assert flagged(judge(pool((told,)))) == [1]
+    assert flagged(judge(pool((clocked,)))) == [1]

@@ -61,9 +61,9 @@ def markdown(header: str, *rows: str, above: str = "all_reduce on 8 GPUs") -> st
     ],
 )
 def test_a_heading_is_known_by_all_of_its_words(heading: str, name: str | None, factors: tuple[float, ...]) -> None:
-    found = column(heading)
-    assert found.name == name
-    assert found.factors == pytest.approx(factors)
+    meaning = column(heading)
+    assert meaning.name == name
+    assert meaning.factors == pytest.approx(factors)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_heading_is_known_by_all_of_its_words(heading: str, name: str | None, 
 def test_a_cell_is_a_number_with_or_without_its_unit(
     cell: str, *, whole: bool, value: tuple[float, str] | None
 ) -> None:
-    found = amount(cell, whole=whole)
-    assert (None if found is None else found[:2]) == value
+    number = amount(cell, whole=whole)
+    assert (None if number is None else number[:2]) == value
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,9 @@ def test_rows_without_a_header_are_read_where_they_have_one_meaning(
     row: str, op: str, state: str, tmp_path: Path
 ) -> None:
     rows = imported(row, tmp_path)
-    assert [(one.case.op, one.case.ranks, one.time_ns, one.case.in_place, one.check.state) for one in rows] == [
+    assert [
+        (entry.case.op, entry.case.ranks, entry.time_ns, entry.case.in_place, entry.check.state) for entry in rows
+    ] == [
         (op, 16, 6785e3, False, state),
         (op, 16, 6790.1e3, True, state),
     ]

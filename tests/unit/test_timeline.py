@@ -66,54 +66,54 @@ def line(level: Level, **more: float) -> Timeline:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_steady_run_has_neither(seed: int) -> None:
     for scatter in (0.005, 0.05):
-        found = line(steady, scatter=scatter, seed=seed)
-        assert (found.drift, found.moves, found.spells) == (None, (), None)
+        course = line(steady, scatter=scatter, seed=seed)
+        assert (course.drift, course.moves, course.spells) == (None, (), None)
 
 
 @pytest.mark.parametrize("per_hour", [0.01, -0.005])
 def test_a_drift_is_found_with_its_interval(per_hour: float) -> None:
     held = 0
     for seed in range(10):
-        found = line(lambda seconds: np.exp(per_hour * seconds / 3600), count=1024, seed=seed)
-        drift = require(found.drift)
+        course = line(lambda seconds: np.exp(per_hour * seconds / 3600), count=1024, seed=seed)
+        drift = require(course.drift)
         assert drift.per_hour == pytest.approx(per_hour, rel=0.2)
         held += drift.low <= per_hour <= drift.high
-        assert (found.moves, found.spells) == ((), None)
+        assert (course.moves, course.spells) == ((), None)
     assert held >= 9
 
 
 @pytest.mark.parametrize(("hours", "period"), [(1, 60.0), (8, 300.0)])
 def test_periodic_slow_spells_are_found_with_their_period(hours: float, period: float) -> None:
-    found = line(lambda seconds: 1 + 0.3 * (seconds % period < 0.2 * period), hours=hours)
-    spells = require(found.spells)
+    course = line(lambda seconds: 1 + 0.3 * (seconds % period < 0.2 * period), hours=hours)
+    spells = require(course.spells)
     assert spells.period_seconds == pytest.approx(period, rel=0.01)
     assert spells.share == pytest.approx(0.2, abs=0.06)
     assert spells.ratio == pytest.approx(1.3, rel=0.05)
-    assert (found.drift, found.moves) == (None, ())
+    assert (course.drift, course.moves) == (None, ())
 
 
 def test_slow_spells_without_a_period_have_none() -> None:
     starts = np.cumsum(np.random.default_rng(3).exponential(60, size=60))
-    found = line(
+    course = line(
         lambda seconds: 1 + 0.3 * np.any([(seconds >= at) & (seconds < at + 12) for at in starts], axis=0), hours=1
     )
-    assert found.spells is None
+    assert course.spells is None
 
 
 @pytest.mark.parametrize("count", [60, 2048])
 def test_a_step_is_dated(count: int) -> None:
     moment = 0.37 * HOURS * 3600
-    found = line(lambda seconds: 1 + 0.1 * (seconds >= moment), count=count)
-    (move,) = found.moves
+    course = line(lambda seconds: 1 + 0.1 * (seconds >= moment), count=count)
+    (move,) = course.moves
     assert move.ratio == pytest.approx(1.1, rel=0.01)
     assert move.seconds == pytest.approx(moment, abs=2 * HOURS * 3600 / min(count, 512))
     assert move.low <= move.seconds <= move.high
-    assert (found.drift, found.spells) == (None, None)
+    assert (course.drift, course.spells) == (None, None)
 
 
 def test_few_windows_are_not_judged() -> None:
-    found = line(lambda seconds: 1 + (seconds > 3600 * HOURS / 2), count=FEWEST - 1)
-    assert (found.drift, found.moves, found.spells) == (None, (), None)
+    course = line(lambda seconds: 1 + (seconds > 3600 * HOURS / 2), count=FEWEST - 1)
+    assert (course.drift, course.moves, course.spells) == (None, (), None)
 
 
 def endured(level: Level) -> StoredRun:
@@ -180,9 +180,9 @@ def test_no_window_of_a_resumed_run_is_left_out(stored: int) -> None:
 def test_quantiles_of_windows_are_those_of_their_samples() -> None:
     generator = np.random.default_rng(4)
     written = windows(lambda seconds: np.exp(0.2 * generator.normal(size=(len(seconds), 1))), count=300)
-    found = statistics_of(written)
+    summary = statistics_of(written)
     middles = np.asarray([window.quantiles_ns[3] for window in written])
-    assert found["median_ns"] == pytest.approx(np.median(middles), rel=0.02)
-    assert found["p99_ns"] == pytest.approx(np.quantile(middles, 0.99), rel=0.1)
-    assert found["mean_ns"] == pytest.approx(np.mean([window.mean_ns for window in written]))
-    assert found["low_ns"] < found["median_ns"] < found["high_ns"]
+    assert summary["median_ns"] == pytest.approx(np.median(middles), rel=0.02)
+    assert summary["p99_ns"] == pytest.approx(np.quantile(middles, 0.99), rel=0.1)
+    assert summary["mean_ns"] == pytest.approx(np.mean([window.mean_ns for window in written]))
+    assert summary["low_ns"] < summary["median_ns"] < summary["high_ns"]

@@ -74,11 +74,11 @@ def test_tokens_that_memory_wants() -> None:
 
 def test_the_cliffs_are_within_the_stated_factors() -> None:
     """2e28 within 2, 1e30 with another network within 2.5, nothing above about 2e31 within 2; 1e28 with InfiniBand."""
-    found = {name: limits(name, one) for name, one in variants(PAPER).items()}
-    cliffs = {name: require(one.cliff) for name, one in found.items()}
+    by_variant = {name: limits(name, machine) for name, machine in variants(PAPER).items()}
+    cliffs = {name: require(bounds.cliff) for name, bounds in by_variant.items()}
     described, hops = cliffs["as described"], cliffs.pop("5 µs more for each doubling of nodes")
     assert 1 / 2 < described / HEADLINES["cliff"] < 2
-    assert 1 / 2 < require(found["as described"].infeasible) / HEADLINES["wall"] < 2
+    assert 1 / 2 < require(by_variant["as described"].infeasible) / HEADLINES["wall"] < 2
     assert 1 / 2.5 < cliffs["and infinite memory rate"] / HEADLINES["cliff with another network"] < 2.5
     assert 1 / 2 < hops / 1e28 < 2
     assert hops < described == min(cliffs.values()), "a better machine never lowers the cliff"
@@ -87,15 +87,15 @@ def test_the_cliffs_are_within_the_stated_factors() -> None:
 
 def test_the_best_way_fits_its_own_formula() -> None:
     """The way that is reported, computed again for its step: less than peak, in time, degrees that multiply up."""
-    one = utilisation(1e28, PAPER)
-    assert one.gpus == one.pp * one.tp * one.dp
-    seconds = one.flop / (one.share * one.gpus * PAPER.flop_per_second)
+    way = utilisation(1e28, PAPER)
+    assert way.gpus == way.pp * way.tp * way.dp
+    seconds = way.flop / (way.share * way.gpus * PAPER.flop_per_second)
     assert seconds <= 90 * 86400
-    assert one.micro_batches >= one.pp
+    assert way.micro_batches >= way.pp
     parameters, _, batch, layers = PAPER.shape(1e28)
-    fewest = (one.micro_batches * layers / one.pp + one.pp - 1) * 6 * parameters / (layers * one.tp)
-    ideal = fewest * batch / (one.dp * one.micro_batches) / PAPER.flop_per_second
-    assert 6 * parameters * batch / (one.gpus * PAPER.flop_per_second * ideal) >= one.share
+    fewest = (way.micro_batches * layers / way.pp + way.pp - 1) * 6 * parameters / (layers * way.tp)
+    ideal = fewest * batch / (way.dp * way.micro_batches) / PAPER.flop_per_second
+    assert 6 * parameters * batch / (way.gpus * PAPER.flop_per_second * ideal) >= way.share
 
 
 def test_utilisation_ends_where_nothing_is_done_in_time() -> None:
@@ -110,10 +110,10 @@ def test_utilisation_ends_where_nothing_is_done_in_time() -> None:
 def test_constants_at_their_bounds_give_numbers(field: str, value: str) -> None:
     least = 1 if field == "per_host" else _LEAST
     changes = {field: _MOST.get(field, 1e30) if value == "most" else least}
-    one = replace(PAPER, **changes)  # type: ignore[arg-type]
+    machine = replace(PAPER, **changes)  # type: ignore[arg-type]
     for flop in (1e25, 1e36):
-        assert 0 <= utilisation(flop, one).share <= 1
-    assert wall(one) > 0
+        assert 0 <= utilisation(flop, machine).share <= 1
+    assert wall(machine) > 0
 
 
 @pytest.mark.parametrize(

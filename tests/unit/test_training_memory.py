@@ -26,8 +26,8 @@ S, B, H, A = 2048, 1, 12288, 96
 @pytest.mark.parametrize("ranks", [1, 4, 64])
 def test_bytes_of_a_parameter_are_those_of_the_paper(ranks: int) -> None:
     """Rajbhandari et al. 2020, figure 1."""
-    found = [per_parameter(2, 2, "adam", zero, ranks).total for zero in range(4)]
-    assert found == pytest.approx([16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks])
+    totals = [per_parameter(2, 2, "adam", zero, ranks).total for zero in range(4)]
+    assert totals == pytest.approx([16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks])
     assert per_parameter(2, 4, "adam", 0, ranks).total == 18
     assert per_parameter(4, 4, "adam", 0, ranks).total == 16, "float32 has no copy of itself"
     assert per_parameter(2, 2, "momentum", 0, 1).total == 2 + 2 + 8
@@ -69,10 +69,10 @@ def test_a_gated_model_with_few_keys_keeps_its_own_tensors() -> None:
     """Llama 3 8B by hand: inputs and outputs of two norms, queries, keys, values, results, three inner tensors."""
     model = models()["Llama 3 8B"]
     tokens = 2 * 512
-    one = Step(model, Layout(), 2, 512)
+    step = Step(model, Layout(), 2, 512)
     elements = 4 * 4096 + 4096 + 2 * 1024 + 4096 + 3 * 14336
-    assert layer_bytes(one, "flash", experts=False) == tokens * (2 * elements + 4 * 32)
-    assert layer_bytes(one, "scores", experts=False) == tokens * 2 * elements + 2 * 2 * 32 * 512 * 512
+    assert layer_bytes(step, "flash", experts=False) == tokens * (2 * elements + 4 * 32)
+    assert layer_bytes(step, "scores", experts=False) == tokens * 2 * elements + 2 * 2 * 32 * 512 * 512
 
 
 def test_deepseek_v3_fits_its_gpus_as_its_report_says() -> None:
@@ -120,7 +120,7 @@ def test_uneven_stages_wait_for_the_longest(
 ) -> None:
     model = msgspec.structs.replace(models()["Llama 3 8B"], layers=layers)
     layout = Layout(pp=p, vpp=v, micro_batches=rounds * p, uneven=True, schedule=schedule)  # type: ignore[arg-type]
-    one = Step(model, layout, rounds * p, 16)
+    step = Step(model, layout, rounds * p, 16)
     parts = [part(layers, p * v, number) for number in range(p * v)]
     lengths = [length for _, length in parts]
     assert [first for first, _ in parts] == [sum(lengths[:number]) for number in range(p * v)]
@@ -129,19 +129,19 @@ def test_uneven_stages_wait_for_the_longest(
     assert lengths[-1] == min(lengths)
     seconds, _ = play(p, v, rounds * p, schedule, lengths)
     works = 3 * rounds * p * layers / p
-    assert least <= works / (1 - one.bubble_share) / seconds * (1 + 1e-9) <= most + 2e-9
+    assert least <= works / (1 - step.bubble_share) / seconds * (1 + 1e-9) <= most + 2e-9
 
 
 def test_the_stages_of_llama_3_405b_are_those_of_its_paper() -> None:
-    one = Step(models()["Llama 3 405B"], Layout(pp=16, micro_batches=16, uneven=True), 16, 8192)
-    assert [sum(one.layers_of(stage)) for stage in range(16)] == [7, *[8] * 14, 7]
+    step = Step(models()["Llama 3 405B"], Layout(pp=16, micro_batches=16, uneven=True), 16, 8192)
+    assert [sum(step.layers_of(stage)) for stage in range(16)] == [7, *[8] * 14, 7]
 
 
 def test_zero_3_divides_everything_but_what_it_has_gathered() -> None:
     model = models()["Llama 3 8B"]
-    one = memory(Step(model, Layout(dp=8, zero=3), 8, 512))
-    assert one.weights + one.gradients + one.optimizer == pytest.approx(16 * parameters(model) / 8)
-    assert one.buffers == (2 + 2 + 2) * (model.vocabulary * model.hidden + model.hidden)
+    used = memory(Step(model, Layout(dp=8, zero=3), 8, 512))
+    assert used.weights + used.gradients + used.optimizer == pytest.approx(16 * parameters(model) / 8)
+    assert used.buffers == (2 + 2 + 2) * (model.vocabulary * model.hidden + model.hidden)
 
 
 def _what_fits(step: Step, room: float) -> Layout:
@@ -170,37 +170,37 @@ def test_activations_that_are_too_large_are_divided_before_anything_that_takes_t
 
 
 def test_what_never_fits_has_no_layout() -> None:
-    one = Step(models()["Llama 3 405B"], Layout(dp=8), 8, 8192)
-    assert what_fits(one, 80e9) is None
-    assert "82 GPUs" in least_gpus(one, 80e9)
+    step = Step(models()["Llama 3 405B"], Layout(dp=8), 8, 8192)
+    assert what_fits(step, 80e9) is None
+    assert "82 GPUs" in least_gpus(step, 80e9)
 
 
 def test_experts_are_divided_among_their_own_ranks() -> None:
     model = msgspec.structs.replace(models()["Mixtral 8x7B"], layers=2)
     experts = 2 * 8 * 3 * model.hidden * model.expert_ffn
-    one = memory(Step(model, Layout(dp=8, ep=4, zero=1), 8, 64))
-    assert one.weights == 2 * ((parameters(model) - experts) + experts / 4)
-    assert one.optimizer == pytest.approx(12 * ((parameters(model) - experts) / 8 + experts / 4 / 2))
+    used = memory(Step(model, Layout(dp=8, ep=4, zero=1), 8, 64))
+    assert used.weights == 2 * ((parameters(model) - experts) + experts / 4)
+    assert used.optimizer == pytest.approx(12 * ((parameters(model) - experts) / 8 + experts / 4 / 2))
 
 
 def test_stages_of_a_mixture_with_experts_decide() -> None:
     """DeepSeek-V3 on 32 stages: (1, 0), (2, 0), 28 times (0, 2), twice (0, 1) layers without and with experts."""
-    one = Step(models()["DeepSeek-V3"], Layout(dp=32, pp=32, cp=2, ep=2, micro_batches=8, uneven=True), 256, 4096)
-    assert one.kinds == {0: 1, 1: 1, 2: 28, 30: 1, 31: 1}
-    assert one.middle == 2
-    found = memory(one)
-    assert found.stage == 2
-    assert found.weights == 2 * sum(unit.total for unit in one.units(2))
-    assert "ep" in {row.dimension for row in traffic(one)}
+    step = Step(models()["DeepSeek-V3"], Layout(dp=32, pp=32, cp=2, ep=2, micro_batches=8, uneven=True), 256, 4096)
+    assert step.kinds == {0: 1, 1: 1, 2: 28, 30: 1, 31: 1}
+    assert step.middle == 2
+    used = memory(step)
+    assert used.stage == 2
+    assert used.weights == 2 * sum(unit.total for unit in step.units(2))
+    assert "ep" in {row.dimension for row in traffic(step)}
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 1), (3, 1), (7, 1), (8, 2), (61, 1)])
 def test_every_stage_is_of_a_kind(pp: int, vpp: int) -> None:
     layout = Layout(pp=pp, vpp=vpp, micro_batches=pp, uneven=True)
-    one = Step(models()["DeepSeek-V3"], layout, pp, 4096)
-    assert sum(one.kinds.values()) == pp
-    assert sum(count * sum(one.layers_of(stage)) for stage, count in one.kinds.items()) == one.model.layers
-    assert {one.units(stage) for stage in range(pp)} == {one.units(stage) for stage in one.kinds}
+    step = Step(models()["DeepSeek-V3"], layout, pp, 4096)
+    assert sum(step.kinds.values()) == pp
+    assert sum(count * sum(step.layers_of(stage)) for stage, count in step.kinds.items()) == step.model.layers
+    assert {step.units(stage) for stage in range(pp)} == {step.units(stage) for stage in step.kinds}
 
 
 @pytest.mark.parametrize("zero", [2, 3])
@@ -236,9 +236,9 @@ def peak(model: Model) -> int:
         entering = given.detach().requires_grad_(given.is_floating_point())
         torch.autograd.backward(loss_of(network(entering), wanted))
     results: Any = profiler.profiler
-    events = [one for one in results.kineto_results.events() if one.name() == "[memory]"]
-    held = accumulate(one.nbytes() for one in sorted(events, key=lambda one: one.start_ns()))
-    return int(max(held)) + sum(2 * 4 * one.numel() for one in network.parameters())
+    events = [event for event in results.kineto_results.events() if event.name() == "[memory]"]
+    held = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return int(max(held)) + sum(2 * 4 * parameter.numel() for parameter in network.parameters())
 
 
 OF_GPT = {
@@ -283,8 +283,8 @@ SMALL_ENDS = {"vocabulary": 64, "positions": 0, "tied": False, "dropout": False,
 def test_the_peak_of_a_step_is_that_of_the_allocator(name: str, changed: dict[str, Any]) -> None:
     """Within a tenth, for torch joins no operations here."""
     model = msgspec.structs.replace(models()[name], **changed)
-    one = Step(model, Layout(), model.batch, model.sequence)
-    assert memory(one, "sgd", "eager").total == pytest.approx(peak(model), rel=0.1)
+    step = Step(model, Layout(), model.batch, model.sequence)
+    assert memory(step, "sgd", "eager").total == pytest.approx(peak(model), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_layouts_fit_the_gpus_of_the_run(small: Model, monkeypatch: pytest.Monke
     judgement = judge(pool([synthetic_run([*cases, case("matmul", 1 << 20, 4)], World())]))
     monkeypatch.setattr("busbw_analysis.training.machine.gpu_of_runs", lambda _: catalogue().gpus[0])
     large = msgspec.structs.replace(small, vocabulary=10**9)
-    fits, section = (training(judgement, (one,)).blocks for one in (small, large))
+    fits, section = (training(judgement, (model,)).blocks for model in (small, large))
     assert isinstance(fits[1], Table)
     (refused,) = section
     assert isinstance(refused, Paragraph)

@@ -82,21 +82,26 @@ def test_the_llama_3_case() -> None:
     """419 failures in 54 days: one every 3.09 hours."""
     between = 54 * 24 / 419 * HOUR
     assert between / HOUR == pytest.approx(3.09, abs=0.01)
-    found = checkpoints(56.7, 56.7, between, 0.0, how="synchronous")
-    assert found.young == pytest.approx(math.sqrt(2 * 56.7 * between))
-    assert require(found.loosely) == pytest.approx(found.lost, rel=0.1)
+    checkpointing = checkpoints(56.7, 56.7, between, 0.0, how="synchronous")
+    assert checkpointing.young == pytest.approx(math.sqrt(2 * 56.7 * between))
+    assert require(checkpointing.loosely) == pytest.approx(checkpointing.lost, rel=0.1)
 
 
 def test_one_that_goes_on_waits_for_what_is_still_written() -> None:
-    found = checkpoints(0.01, 600.0, 3 * HOUR, 0.0, how="asynchronous")
-    assert found.interval == 600.0 - 0.01
+    checkpointing = checkpoints(0.01, 600.0, 3 * HOUR, 0.0, how="asynchronous")
+    assert checkpointing.interval == 600.0 - 0.01
     waited = checkpoints(600.0, 600.0, 3 * HOUR, 0.0, how="synchronous")
-    assert require(found.lost) < require(waited.lost)
+    assert require(checkpointing.lost) < require(waited.lost)
 
 
 def test_without_failures_there_are_times_alone() -> None:
-    found = checkpoints(1.0, 600.0, None, 0.0, how="asynchronous")
-    assert (found.stops, found.written, found.interval, found.lost) == (1.0, 600.0, None, None)
+    checkpointing = checkpoints(1.0, 600.0, None, 0.0, how="asynchronous")
+    assert (checkpointing.stops, checkpointing.written, checkpointing.interval, checkpointing.lost) == (
+        1.0,
+        600.0,
+        None,
+        None,
+    )
 
 
 def test_failures_before_anything_is_saved_lose_everything() -> None:

@@ -20,9 +20,9 @@ def test_of_one_ring_alone_a_host_sends_what_its_busiest_rank_sends_and_every_ro
     places = [(ranks, hosts) for ranks, hosts in UNEQUAL if row.possible(ranks, hosts, 1)]
     counted = [by_level(ALGORITHMS[row.op][row.algorithm].on(*place), place[0] // place[1]) for place in places]
     all_of_it = [
-        one.inner_rounds == 0
-        and (float(one.between), float(one.of_a_host)) == pytest.approx((row.sent(*place, 1),) * 2)
-        for one, place in zip(counted, places, strict=True)
+        levels.inner_rounds == 0
+        and (float(levels.between), float(levels.of_a_host)) == pytest.approx((row.sent(*place, 1),) * 2)
+        for levels, place in zip(counted, places, strict=True)
     ]
     assert len(places) >= 4
     assert all(all_of_it) if row.in_a_ring else not all(all_of_it)

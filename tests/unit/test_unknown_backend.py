@@ -27,7 +27,9 @@ def judged(backend: str, traits: BackendTraits, algorithm: str | None = None) ->
 def models(judgement: Judgement) -> dict[str, list[float]]:
     """By op: what the model says of each size; nothing where there is none."""
     return {
-        curve.series.key.op: [] if isinstance(curve.model, Unavailable) else [one.time_ns for one in curve.model]
+        curve.series.key.op: []
+        if isinstance(curve.model, Unavailable)
+        else [prediction.time_ns for prediction in curve.model]
         for curve in judgement.curves
     }
 
@@ -42,9 +44,9 @@ def test_a_backend_that_follows_gloo_is_judged_like_it() -> None:
 
 def test_the_formula_of_its_own_algorithm_is_that_of_the_rules_which_it_follows() -> None:
     (known,), (unknown,) = (judged(backend, GLOO, "recursive-doubling").comparisons for backend in ("gloo", "foo"))
-    found = [pair.expected for pair in unknown.pairs]
-    assert found == [pair.expected for pair in known.pairs]
-    assert not any(isinstance(one, Unavailable) for one in found)
+    expectations = [pair.expected for pair in unknown.pairs]
+    assert expectations == [pair.expected for pair in known.pairs]
+    assert not any(isinstance(expectation, Unavailable) for expectation in expectations)
 
 
 def test_a_backend_of_a_family_without_models_has_none() -> None:

@@ -52,11 +52,11 @@ class FakeGroupBackend(TorchBackend):
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """What the ranks that are not there would say of themselves: what rank 0 says."""
-        told = super().reduce(values, how, wary=wary)
-        if len(told) % self.size == 0:
-            of_ranks = told.reshape(self.size, -1)
-            told = np.where(of_ranks == np.iinfo(np.int64).min, of_ranks[0], of_ranks).reshape(-1)
-        return told
+        reduced = super().reduce(values, how, wary=wary)
+        if len(reduced) % self.size == 0:
+            of_ranks = reduced.reshape(self.size, -1)
+            reduced = np.where(of_ranks == np.iinfo(np.int64).min, of_ranks[0], of_ranks).reshape(-1)
+        return reduced
 
 
 def main() -> None:

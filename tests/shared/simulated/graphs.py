@@ -64,12 +64,12 @@ class Capture:
     @cached_property
     def read(self) -> list[torch.Tensor]:
         """What the captured work reads, each once."""
-        return list({id(one): one for node in self._work() for one in node.read}.values())
+        return list({id(tensor): tensor for node in self._work() for tensor in node.read}.values())
 
     @cached_property
     def wrote(self) -> list[torch.Tensor]:
         """What the captured work writes, each once."""
-        return list({id(one): one for node in self._work() for one in node.wrote}.values())
+        return list({id(tensor): tensor for node in self._work() for tensor in node.wrote}.values())
 
     def _work(self) -> Iterator[Node]:
         return (node for node in self.nodes if isinstance(node, Node))

@@ -213,12 +213,12 @@ def managed(driver: Driver) -> Iterator[None]:
 def managed_gpus(record: Mapping[str, Any], down: int = 0) -> list[ManagedGpu]:
     """The GPUs of a machine on record (``tests/data/machines``), the first ``down`` links of each of them down."""
 
-    def address(told: str) -> str:
-        return told.removeprefix("0000").lower()
+    def address(recorded: str) -> str:
+        return recorded.removeprefix("0000").lower()
 
     return [
         ManagedGpu(
-            address=address(told),
+            address=address(recorded),
             name=gpu["name"],
             generation=gpu["version"],
             ends=(
@@ -227,7 +227,7 @@ def managed_gpus(record: Mapping[str, Any], down: int = 0) -> list[ManagedGpu]:
             ),
             down=down,
         )
-        for told, gpu in record.items()
+        for recorded, gpu in record.items()
     ]
 
 

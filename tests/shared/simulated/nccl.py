@@ -421,7 +421,7 @@ def _meet(group: dist.ProcessGroup, begin: int, gpu: int, what: int = 0) -> tupl
     own = torch.tensor([begin, gpu, what])
     everyone = [torch.empty_like(own) for _ in range(group.size())]
     complete(group.allgather([everyone], [own]))
-    begins, gpus, calls = zip(*(one.tolist() for one in everyone), strict=True)
+    begins, gpus, calls = zip(*(entry.tolist() for entry in everyone), strict=True)
     if len(set(calls)) > 1:
         raise RuntimeError(
             "ranks make different calls, or of different sizes: real ones would hang, or have wrong data"

@@ -206,7 +206,7 @@ class FakeDevice:
         """Work that takes ``units`` times what the script says, more so while something posted is under way."""
 
         def done(begins: int) -> int:
-            pace = self.script.slowed if any(one.ends_ns > begins for one in self._posted) else 1.0
+            pace = self.script.slowed if any(posted.ends_ns > begins for posted in self._posted) else 1.0
             return begins + round(units * self.script.unit_ns * pace)
 
         self.hand_over("compute", done)

@@ -248,8 +248,8 @@ class FakeBackend:
         self._groups = {tuple(range(world.size))}
         self.clock = FakeClock(read_cost_ns=world.script.read_cost_ns)
         self._set_true(1_000_000_000)
-        told = world.script.device
-        self.stream = None if told is None else FakeDevice(told, self._true_ns, self._set_true)
+        device_script = world.script.device
+        self.stream = None if device_script is None else FakeDevice(device_script, self._true_ns, self._set_true)
         self.device: Device | None = self.stream
 
     def explain(self, error: Exception) -> str:

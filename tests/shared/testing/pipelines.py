@@ -11,10 +11,10 @@ def order(p: int, v: int, m: int, stage: int, schedule: str) -> list[tuple[str, 
     back = [("b", v - 1 - part, g + i) for g in groups for part in range(v) for i in range(size)]
     first = len(ahead) if schedule == "gpipe" else (p - stage - 1) * 2 + (v - 1) * p if v > 1 else p - stage - 1
     first = min(first, len(ahead))
-    found = ahead[:first]
-    for number, one in enumerate(ahead[first:]):
-        found += [one, back[number]]
-    return found + back[len(ahead) - first :]
+    steps = ahead[:first]
+    for number, forward in enumerate(ahead[first:]):
+        steps += [forward, back[number]]
+    return steps + back[len(ahead) - first :]
 
 
 def play(
@@ -51,4 +51,4 @@ def play(
             kept[stage] += 1 if kind == "f" else -1
             most[stage] = max(most[stage], kept[stage])
             queue.pop(0)
-    return max(clock), [one / v for one in most]
+    return max(clock), [held / v for held in most]

@@ -98,7 +98,7 @@ class World:
         pieces = self.by_op.get(op, self.pieces)
         if is_pair:
             pieces = self.by_distance.get(apart, pieces)
-        piece = [one for one in pieces if one.first_bytes <= size_bytes][-1]
+        piece = [piece for piece in pieces if piece.first_bytes <= size_bytes][-1]
         slow = is_pair and (tuple(ranks) in self.slow_pairs or any(rank in self.slow_ranks for rank in ranks))
         return (piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes) * (self.slow_factor if slow else 1.0)
 
@@ -202,12 +202,12 @@ _FAMILIES: dict[str, type[Settings]] = {
 """Setting → the family that has it."""
 
 
-def with_changes(one: Case, **changes: JSON) -> Case:
-    """``one`` with other fields, or other settings of its op's family; ``access`` and ``workload`` are whole families.
+def with_changes(case: Case, **changes: JSON) -> Case:
+    """``case`` with other fields, or other settings of its op's family; ``access`` and ``workload`` are whole families.
     None takes a setting away.
     """
     own = {name: changes.pop(name) for name in [*_FAMILIES, "access", "workload"] if name in changes}
-    return msgspec.structs.replace(one, **changes, **({"settings": _settings(one.settings, own)} if own else {}))
+    return msgspec.structs.replace(case, **changes, **({"settings": _settings(case.settings, own)} if own else {}))
 
 
 def _settings(there: Settings | None, changes: Mapping[str, JSON]) -> Settings | None:
@@ -238,7 +238,7 @@ def synthetic_run(
     plans. The same arguments give the same run; ``seed`` is also its name.
     """
     world, machine, end = world or World(), machine or Machine(), end or SyntheticEnd()
-    ranks = max(one.ranks for one in cases)
+    ranks = max(case.ranks for case in cases)
     hosts = tuple(machine.hosts[rank * len(machine.hosts) // ranks] for rank in range(ranks))
     environments = {
         host: machine.environment(host, [rank for rank, name in enumerate(hosts) if name == host])
@@ -247,17 +247,17 @@ def synthetic_run(
     seats = rank_placements(hosts, environments)
     generator = np.random.default_rng(seed)
     turns = cases[: end.reached]
-    rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in end.skipped.items()]
+    rows: list[Row] = [Skipped(case=case, reason=reason) for case, reason in end.skipped.items()]
     for launch in range(launches):
         rows.append(_launch_row(launch, hosts, world))
-        pace = {one: math.exp(generator.normal(0, world.launch_noise)) for one in turns}
+        pace = {case: math.exp(generator.normal(0, world.launch_noise)) for case in turns}
         for block in range(blocks):
-            for one in turns:
-                if one in end.failed:
-                    wrong = end.failed[one].startswith("wrong data")
-                    rows.append(failed(one, launch, block, end.failed[one], "wrong_data" if wrong else None))
-                elif one not in end.skipped:
-                    rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
+            for case in turns:
+                if case in end.failed:
+                    wrong = end.failed[case].startswith("wrong data")
+                    rows.append(failed(case, launch, block, end.failed[case], "wrong_data" if wrong else None))
+                elif case not in end.skipped:
+                    rows.append(_measurement(world, seats, case, launch, block, pace[case], samples, generator))
     if end.ended is not None:
         rows.append(Ended(status=end.ended, reason=None if end.ended == "complete" else "as told", ended=_STARTED))
     identifier, name = f"synthetic-{seed}", cases[0].backend if cases else ""
@@ -347,18 +347,18 @@ def _launch_row(launch: int, hosts: tuple[str, ...], world: World) -> LaunchStar
 def _measurement(
     world: World,
     seats: Sequence[RankPlacement],
-    one: Case,
+    case: Case,
     launch: int,
     block: int,
     pace: float,
     samples: int,
     generator: np.random.Generator,
 ) -> Measurement:
-    op = OPS[one.op]
-    groups = tuple(_group(world, seats, one, members, pace, samples, generator) for members in _groups(one))
+    op = OPS[case.op]
+    groups = tuple(_group(world, seats, case, members, pace, samples, generator) for members in _groups(case))
     slowest = max(max(group.slowest_ns) for group in groups)
     return Measurement(
-        case=one,
+        case=case,
         launch=launch,
         block=block,
         calls=op.trips,
@@ -372,33 +372,33 @@ def _measurement(
     )
 
 
-def _groups(one: Case) -> tuple[tuple[int, ...], ...]:
+def _groups(case: Case) -> tuple[tuple[int, ...], ...]:
     """The groups of ranks in the order in which the instrument would record them."""
-    groups = split_world(one.group, one.ranks)
-    members = OPS[one.op].members
+    groups = split_world(case.group, case.ranks)
+    members = OPS[case.op].members
     if members == "all":
         return groups
     if members == "ends":
         return tuple((group[0], group[-1]) for group in groups)
-    together = run_together(one.settings)
+    together = run_together(case.settings)
     return tuple(pair for group in groups for pairs in pair_rounds(group, together=together) for pair in pairs)
 
 
 def _group(
     world: World,
     seats: Sequence[RankPlacement],
-    one: Case,
+    case: Case,
     members: tuple[int, ...],
     pace: float,
     samples: int,
     generator: np.random.Generator,
 ) -> GroupSamples:
-    op = OPS[one.op]
+    op = OPS[case.op]
     apart = distance(seats[members[0]], seats[members[-1]])
-    for setting in () if one.settings is None else msgspec.structs.astuple(one.settings):
+    for setting in () if case.settings is None else msgspec.structs.astuple(case.settings):
         if setting is not None and setting in world.by_setting:
-            world = replace(world, by_op={**world.by_op, one.op: world.by_setting[setting]})
-    truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace
+            world = replace(world, by_op={**world.by_op, case.op: world.by_setting[setting]})
+    truth = world.seconds(case.op, case.size_bytes, members, apart) * op.trips * pace
     done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
     done += np.where(generator.random(samples) < world.slow_share, world.slow_seconds, 0.0)
     arrival = (
@@ -419,8 +419,8 @@ def _group(
     return GroupSamples(
         ranks=members,
         bus_factor=op.factor(len(members)),
-        wire_bytes=float(op.wire_bytes(len(members), one.size_bytes)),
-        traffic_factor=world.moved.get(one.op, 1.0),
+        wire_bytes=float(op.wire_bytes(len(members), case.size_bytes)),
+        traffic_factor=world.moved.get(case.op, 1.0),
         slowest_ns=_integers(durations.max(axis=0)),
         fastest_ns=_integers(durations.min(axis=0)),
         fastest_rank=tuple(members[index] for index in durations.argmin(axis=0).tolist()),
