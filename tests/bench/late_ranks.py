@@ -78,10 +78,10 @@ def outcomes(trials: int = TRIALS, settings: Sequence[Setting] = SETTINGS) -> It
         dearest = [max(members, key=lambda member: member.cost) for members in judged]
         yield Outcome(
             setting=setting,
-            right=sum(tuple(one.rank for one in members if one.flagged) == wanted for members in judged),
+            right=sum(tuple(member.rank for member in members if member.flagged) == wanted for members in judged),
             trials=trials,
-            shares=tuple(sorted(one.share for one in dearest)),
-            costs=tuple(sorted(one.cost for one in dearest)),
+            shares=tuple(sorted(member.share for member in dearest)),
+            costs=tuple(sorted(member.cost for member in dearest)),
         )
 
 

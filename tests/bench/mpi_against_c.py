@@ -112,12 +112,12 @@ def compare(bench: Bench, case: Case, library: ctypes.CDLL, say: Callable[[str],
     )
     affordable = SECONDS_A_CASE * 1e9 / (len(takes) * BATCH * estimate_ns(bench, takes[0]))
     rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, affordable)))
-    found = np.zeros((len(takes), rounds, BATCH), dtype=np.int64)
+    samples = np.zeros((len(takes), rounds, BATCH), dtype=np.int64)
     orders = itertools.cycle(itertools.permutations(range(len(takes))))
     for number, order in zip(range(rounds), itertools.islice(orders, 0, None, 7), strict=False):
         for kind in order:
-            found[kind, number] = takes[kind](BATCH)
-    slowest = bench.backend.reduce(found.reshape(-1), "max").reshape(found.shape) / row
+            samples[kind, number] = takes[kind](BATCH)
+    slowest = bench.backend.reduce(samples.reshape(-1), "max").reshape(samples.shape) / row
     turns = np.median(slowest, axis=2)
     generator = np.random.default_rng(1)
     drawn = generator.integers(rounds, size=(1000, rounds))
@@ -142,12 +142,12 @@ def in_c(bench: Bench, case: Case, part: Part, library: ctypes.CDLL, row: int) -
     """Samples of the loop in C."""
     from mpi4py import MPI  # noqa: PLC0415 - in the rank, once the backend has settled how it is initialised
 
-    one = part.sets[0]
+    buffers = part.sets[0]
     sample = getattr(library, case.op)
     sample.restype = ctypes.c_longlong
     sample.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int] * 3 + [ctypes.c_longlong, ctypes.c_int]
     rank = bench.backend.rank
-    arguments = (one.send.data_ptr(), one.receive.data_ptr(), len(one.send), 1 - rank, rank == 0, row)
+    arguments = (buffers.send.data_ptr(), buffers.receive.data_ptr(), len(buffers.send), 1 - rank, rank == 0, row)
     call = partial(sample, *arguments, MPI.COMM_WORLD.py2f())
     return lambda count: np.asarray([call() for _ in range(count)], dtype=np.int64)
 

@@ -87,7 +87,7 @@ def times_ns(truth: Truth, count: int, on_host: int, launches: int, seed: int, n
     return np.asarray(np.exp(logs))
 
 
-def found(truth: Truth, count: int, on_host: int, launches: int, seed: int, noise: float) -> tuple[Outlier, ...]:
+def outliers_of(truth: Truth, count: int, on_host: int, launches: int, seed: int, noise: float) -> tuple[Outlier, ...]:
     """What the analysis names in one matrix."""
     hosts = tuple(f"n{rank // on_host}" for rank in range(count))
     return outliers_in(tuple(range(count)), hosts, times_ns(truth, count, on_host, launches, seed, noise), SIZE_BYTES)
@@ -96,7 +96,7 @@ def found(truth: Truth, count: int, on_host: int, launches: int, seed: int, nois
 def right(truth: Truth, count: int, on_host: int, odd: Iterable[Outlier]) -> bool:
     """Whether everything that is slow was named, and nothing else."""
     wanted = truth.wanted(count, on_host)
-    named = {(one.kind, one.ranks) for one in odd}
+    named = {(outlier.kind, outlier.ranks) for outlier in odd}
     return named == wanted or {(kind, tuple(sorted(ranks))) for kind, ranks in named} == wanted
 
 
@@ -120,7 +120,7 @@ def outcomes(trials: int = TRIALS) -> Iterator[Outcome]:
             settings = [(HEALTHY, LAUNCH_NOISE), (HEALTHY, 0.3)]
             settings += [(truth, LAUNCH_NOISE) for truth in TRUTHS[1:]] if launches >= LAUNCHES_FOR_A_PAIR else []
             for truth, noise in settings:
-                judged = (found(truth, count, on_host, launches, seed, noise) for seed in range(trials))
+                judged = (outliers_of(truth, count, on_host, launches, seed, noise) for seed in range(trials))
                 yield Outcome(
                     words=f"{truth.name}: {count} ranks, {on_host} a host, {launches} launches, noise {noise:.0%}",
                     healthy=truth is HEALTHY,

@@ -64,7 +64,7 @@ def _sweep(bench: Bench, say: Callable[[str], None], trials: int) -> None:
         widths = [_interval(vector)[2] for vector in ours.samples]
         say(
             f"{format_size(case.size_bytes):>10} {spent[0] / trials:10.2f} {spent[1] / trials:8.2f}"
-            f"  {spent[1] / spent[0]:5.2f} {np.median([len(one) for one in ours.samples]):9.0f}"
+            f"  {spent[1] / spent[0]:5.2f} {np.median([len(vector) for vector in ours.samples]):9.0f}"
             f" {converged / trials:11.0%} {np.median(widths):12.1%}   {hits[0] / trials:9.0%} / {hits[1] / trials:.0%}"
         )
     share = covered / (trials * len(cases))
@@ -112,10 +112,10 @@ def _ours(bench: Bench, case: Case, part: Part) -> tuple[Vector, str]:
 
 
 def _interval(vector: Vector) -> tuple[float, float, float]:
-    found = median_interval(vector, tau=autocorrelation_time(vector))
-    low = found.median if found.low is None else found.low
-    high = found.median if found.high is None else found.high
-    return low, high, found.relative_half_width
+    interval = median_interval(vector, tau=autocorrelation_time(vector))
+    low = interval.median if interval.low is None else interval.low
+    high = interval.median if interval.high is None else interval.high
+    return low, high, interval.relative_half_width
 
 
 def _covering(tally: Tally, truth: float) -> int:

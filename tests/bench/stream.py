@@ -132,21 +132,21 @@ def compare(op: str, size: int, threads: int, library: ctypes.CDLL) -> None:
 
 def report(op: str, size: int, threads: int, takes: tuple[Take, ...]) -> None:
     """Take turns, and print a line."""
-    found = np.zeros((len(takes), ROUNDS))
+    durations = np.zeros((len(takes), ROUNDS))
     orders = itertools.cycle(itertools.permutations(range(len(takes))))
     for number, order in zip(range(ROUNDS), orders, strict=False):
         for kind in order:
-            found[kind, number] = takes[kind]()
+            durations[kind, number] = takes[kind]()
     generator = np.random.default_rng(1)
     drawn = generator.integers(ROUNDS, size=(1000, ROUNDS))
     texts = []
     for kind in range(1, len(takes)):
-        ratios = found[0] / found[kind]
+        ratios = durations[0] / durations[kind]
         low, high = np.quantile(np.median(ratios[drawn], axis=1), (0.025, 0.975))
         mark = " OUT" if kind == len(takes) - 1 and np.median(ratios) < WANTED else ""
         texts.append(f"{f'{np.median(ratios):.3f} ({low:.3f} to {high:.3f}){mark}':22}")
     moved = (OPS[op].memory_traffic or 0.0) * size
-    best = moved / found.min(axis=1)
+    best = moved / durations.min(axis=1)
     print(
         f"{op:>12} {format_size(size):>8} {threads:>7} {max(best[0], best[1]):8.1f} {best[2]:8.1f}   {'  '.join(texts)}"
     )

@@ -23,10 +23,10 @@ def bed_is_possible() -> None:
     """Skip, or fail where that is asked for, when this machine cannot have a bed."""
     reasons = missing(slurm=True)
     if reasons:
-        told = f"no virtual cluster here: {'; '.join(reasons)}"
+        reason = f"no virtual cluster here: {'; '.join(reasons)}"
         if os.environ.get("BUSBW_CLUSTER") == "required":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")

@@ -64,13 +64,13 @@ def test_the_first_host_is_the_one_that_slurm_names_first(cluster: Bed) -> None:
 
 
 def test_a_rank_0_that_cannot_be_reached_is_an_error_in_words(cluster: Bed, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    argv = ["--nodes=2", "--ntasks-per-node=1", f"--output={told}"]
+    output = tmp_path / "told"
+    argv = ["--nodes=2", "--ntasks-per-node=1", f"--output={output}"]
     command = f"srun --kill-on-bad-exit=0 busbw run --op barrier --timeout 3 --results-dir {tmp_path}/results"
     job = cluster.ended_job(
         cluster.sbatch([*argv, f"--wrap={command}"], environment={"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"})
     )
-    text = told.read_text(encoding="utf-8")
+    text = output.read_text(encoding="utf-8")
     assert job.exit_code != 0, text
     assert "192.0.2.1" in text
     assert not list(store.folders(tmp_path / "results"))
@@ -79,11 +79,11 @@ def test_a_rank_0_that_cannot_be_reached_is_an_error_in_words(cluster: Bed, tmp_
 def test_ranks_without_a_launcher_stay_on_their_host_in_a_job_of_several(cluster: Bed, tmp_path: Path) -> None:
     """Left alone, the mpiexec that is theirs would start them on all hosts of the job."""
     pytest.importorskip("mpi4py")
-    told = tmp_path / "told"
-    argv = ["--nodes=2", f"--output={told}"]
+    output = tmp_path / "told"
+    argv = ["--nodes=2", f"--output={output}"]
     command = f"busbw run --op barrier --backend mpi --ranks 4 --max-seconds 0.05 --results-dir {tmp_path}/results"
     job = cluster.ended_job(cluster.sbatch([*argv, f"--wrap={command}"]))
-    assert job.exit_code == 0, told.read_text(encoding="utf-8")
+    assert job.exit_code == 0, output.read_text(encoding="utf-8")
     (folder,) = store.folders(tmp_path / "results")
     run = store.read(folder).run
     first = str(job.facts["BatchHost"])
@@ -91,17 +91,17 @@ def test_ranks_without_a_launcher_stay_on_their_host_in_a_job_of_several(cluster
     said = (
         f"# caution: this Slurm job has 2 tasks on 2 nodes, but this run has 4 ranks on {first} alone; use srun busbw"
     )
-    assert said in told.read_text(encoding="utf-8")
+    assert said in output.read_text(encoding="utf-8")
 
 
 def test_the_bed_ends_with_no_process_of_a_run(cluster: Bed, tmp_path: Path) -> None:
     """A job that is cancelled in the middle of a block leaves a run that can be gone on with, and nobody behind."""
-    told = tmp_path / "told"
-    argv = ["--nodes=2", "--ntasks-per-node=1", f"--output={told}"]
+    output = tmp_path / "told"
+    argv = ["--nodes=2", "--ntasks-per-node=1", f"--output={output}"]
     command = f"srun busbw run --op all_reduce --sizes 8..64KiB+512 --results-dir {tmp_path}/results"
     number = cluster.sbatch([*argv, f"--wrap={command}"])
-    while not any(store.read(one).measurements for one in store.folders(tmp_path / "results")):
-        assert not cluster.job(number).ended, told.read_text(encoding="utf-8")
+    while not any(store.read(folder).measurements for folder in store.folders(tmp_path / "results")):
+        assert not cluster.job(number).ended, output.read_text(encoding="utf-8")
     cluster.ask("scancel", str(number))
     cluster.ended_job(number)
     (folder,) = store.folders(tmp_path / "results")

@@ -27,15 +27,15 @@ PLAN = plan_text(sweep("pair_matrix", "8"), timing={**QUICK, "min_samples": 5, "
 
 def run_of(cluster: Bed, results: Path) -> StoredRun:
     """Two ranks on each of four hosts, each rank bound to a core; the way between n1, n2 and n3, n4 is longer."""
-    ways = [way for one in ("n1", "n2") for other in ("n3", "n4") for way in both_ways(one, other, 0, FURTHER_MS)]
+    ways = [way for near in ("n1", "n2") for far in ("n3", "n4") for way in both_ways(near, far, 0, FURTHER_MS)]
     cluster.set_network(Network(delay_ms=DELAY_MS, paths=ways))
     plan = results / "plan.toml"
     plan.write_text(PLAN, encoding="utf-8")
-    told = results / "told"
+    output = results / "told"
     bound = f"taskset --cpu-list $SLURM_LOCALID busbw run --plan {plan} --results-dir {results}/results"
-    argv = ["--nodes=4", "--ntasks-per-node=2", f"--output={told}", f"--wrap=srun bash -c '{bound}'"]
+    argv = ["--nodes=4", "--ntasks-per-node=2", f"--output={output}", f"--wrap=srun bash -c '{bound}'"]
     job = cluster.ended_job(cluster.sbatch(argv))
-    assert job.exit_code == 0, told.read_text(encoding="utf-8")
+    assert job.exit_code == 0, output.read_text(encoding="utf-8")
     (folder,) = store.folders(results / "results")
     return store.read(folder)
 
@@ -57,7 +57,7 @@ def test_places_are_those_of_slurm_and_pairs_are_split_by_them(cluster: Bed, tmp
         assert variables["SLURM_TASKS_PER_NODE"] == "2(x4)"
         assert (variables["SLURM_STEP_ID"], variables["SLURM_JOB_PARTITION"]) == ("0", "main")
         assert environment.machines == 1
-        assert [one.variables["SLURM_LOCALID"] for one in environment.ranks] == ["0", "1"], host
+        assert [rank.variables["SLURM_LOCALID"] for rank in environment.ranks] == ["0", "1"], host
     seats = rank_placements(facts.hosts, facts.environments)
     assert [(seat.rank, seat.host, seat.local_rank) for seat in seats] == [
         (rank, f"n{rank // 2 + 1}", rank % 2) for rank in range(8)

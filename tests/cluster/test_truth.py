@@ -108,7 +108,7 @@ class Networks:
     ranks: Ranks
     results: Path
 
-    def found(self, rate_mbit: int, delay_ms: float, hosts: int, text: str = _PLAN) -> Found:
+    def judged(self, rate_mbit: int, delay_ms: float, hosts: int, text: str = _PLAN) -> Found:
         """What busbw finds between the first ``hosts`` of them."""
         judgement = judge(pool((self.run(rate_mbit, delay_ms, hosts, text),)))
         keys = ((curve.series.key, curve) for curve in judgement.curves)
@@ -177,13 +177,15 @@ def in_words(rate_mbit: int, delay_ms: int, hosts: int, gloo: float, ring: float
 @pytest.mark.parametrize(("rate", "hosts"), thinned(product(RATES_MBIT, HOSTS), 4))
 @measured
 def test_what_is_found_is_what_was_set(networks: Networks, rate: int, hosts: int) -> None:
-    one, five = (networks.found(rate, delay, hosts) for delay in DELAYS_MS)
+    one_ms, five_ms = (networks.judged(rate, delay, hosts) for delay in DELAYS_MS)
 
-    rates = [found.pair_fit.algbw * 8e-6 for found in (one, five) if found.pair_fit.algbw is not None]
+    rates = [network.pair_fit.algbw * 8e-6 for network in (one_ms, five_ms) if network.pair_fit.algbw is not None]
     delays = {
-        "from one host to another": over_delays(one.pair_fit.alpha_seconds * 1e3, five.pair_fit.alpha_seconds * 1e3),
-        "all_reduce": over_delays(one.small_ms("all_reduce"), five.small_ms("all_reduce")),
-        "all_to_all": over_delays(one.small_ms("all_to_all"), five.small_ms("all_to_all")),
+        "from one host to another": over_delays(
+            one_ms.pair_fit.alpha_seconds * 1e3, five_ms.pair_fit.alpha_seconds * 1e3
+        ),
+        "all_reduce": over_delays(one_ms.small_ms("all_reduce"), five_ms.small_ms("all_reduce")),
+        "all_to_all": over_delays(one_ms.small_ms("all_to_all"), five_ms.small_ms("all_to_all")),
     }
     assert rates == [pytest.approx(payload_mbit(rate), rel=0.05)] * 2
     assert delays == {
@@ -193,9 +195,9 @@ def test_what_is_found_is_what_was_set(networks: Networks, rate: int, hosts: int
         "all_reduce": pytest.approx(4 * (hosts - 1), rel=0.1),
         "all_to_all": pytest.approx(2, rel=0.1),
     }
-    for delay, found in zip(DELAYS_MS, (one, five), strict=True):
-        assert found.pair_fit.alpha_seconds * 1e3 == pytest.approx(delay, abs=0.1 * delay + 0.2)
-        ring, gloo = (found.share_of_link(name, rate) for name in ("all_reduce ring", "all_reduce"))
+    for delay, network in zip(DELAYS_MS, (one_ms, five_ms), strict=True):
+        assert network.pair_fit.alpha_seconds * 1e3 == pytest.approx(delay, abs=0.1 * delay + 0.2)
+        ring, gloo = (network.share_of_link(name, rate) for name in ("all_reduce ring", "all_reduce"))
         print(in_words(rate, delay, hosts, gloo, ring))  # noqa: T201 (-rP shows it)
         assert 0.9 < ring < 1
         # With more hosts the pieces of several blocks are under way together.
@@ -209,8 +211,8 @@ def test_a_ring_by_hand_takes_a_delay_a_round(networks: Networks) -> None:
     From the last entry to the last exit: ranks leave a barrier up to a delay apart, by their order in the call before,
     and whether they do so stays as it is for a whole launch.
     """
-    one, five = (spans_ms(networks.run(1000, delay, 4, _BY_HAND)) for delay in DELAYS_MS)
-    delays = {name: over_delays(one[name], five[name]) for name in one}
+    one_ms, five_ms = (spans_ms(networks.run(1000, delay, 4, _BY_HAND)) for delay in DELAYS_MS)
+    delays = {name: over_delays(one_ms[name], five_ms[name]) for name in one_ms}
     assert delays == {
         "all_reduce": pytest.approx(12, rel=0.1),
         "all_gather": pytest.approx(6, rel=0.1),
@@ -225,7 +227,7 @@ def test_a_ring_by_hand_takes_a_delay_a_round(networks: Networks) -> None:
 def measured_over_expected(race: AlgorithmComparison, below: str, above: str) -> float:
     """The size at which ``above`` becomes faster than ``below``, which is the only place where they cross, over S*."""
     pair = next(pair for pair in race.pairs if set(pair.names) == {below, above})
-    assert [(one.below, one.above) for one in pair.measured] == [(below, above)], pair
+    assert [(crossing.below, crossing.above) for crossing in pair.measured] == [(below, above)], pair
     return require(pair.ratio(pair.measured[0]))
 
 
@@ -244,7 +246,7 @@ def test_a_ring_beats_trees_from_the_size_that_theory_says(eight_hosts: Networks
     broadcast then takes 6 S β and not 3, and the tree 9 and not 6. With 1.75 S β of the ring, S* goes to
     (6 − 1.75) / (9 − 1.75) of its value.
     """
-    (race,) = eight_hosts.found(200, 2.5, 8, _CROSSING).races
+    (race,) = eight_hosts.judged(200, 2.5, 8, _CROSSING).races
     tree, doubling = (measured_over_expected(race, name, "ring") for name in ("binomial-tree", "recursive-doubling"))
     assert 4.25 / 7.25 / 1.25 < tree < 1.25
     assert 1 / 1.5 < doubling < 1.5
@@ -262,6 +264,10 @@ def test_what_is_predicted_for_eight_hosts_is_what_they_take(eight_hosts: Networ
         evidence = measured_curves(groups, key.op, key.algorithm)
         asked = query(evidence, 8, [point.size_bytes for point in points])
         forecasts = Ways(evidence).predict(asked).forecasts
-        ratios = [one.seconds.value * 1e9 / point.time_ns for one, point in zip(forecasts, points, strict=True)]
-        assert all(one.held_out.passed for one in forecasts), [one.held_out.words for one in forecasts]
+        ratios = [
+            forecast.seconds.value * 1e9 / point.time_ns for forecast, point in zip(forecasts, points, strict=True)
+        ]
+        assert all(forecast.held_out.passed for forecast in forecasts), [
+            forecast.held_out.words for forecast in forecasts
+        ]
         assert all(abs(ratio - 1) < VALID_RANKS for ratio in ratios), (key.label, ratios)

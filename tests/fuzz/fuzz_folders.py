@@ -135,12 +135,12 @@ def _one(seed: int, number: int, bases: list[Path], place: Path) -> str | None:
     results = place / "results"
     folder = results / "vm" / "20260101T000000.000Z-aaaaaa"
     shutil.copytree(base, folder)
-    told: list[str] = []
+    changes: list[str] = []
     failure: str | None = None
     try:
         for _ in range(generator.choice((1, 1, 1, 2, 3))):
             change = generator.choices(_CHANGES, _CHANGE_SHARES)[0]
-            told.append(f"{change.__name__[1:]} {change(folder, generator)}")
+            changes.append(f"{change.__name__[1:]} {change(folder, generator)}")
         signal.setitimer(signal.ITIMER_PROF, _LIMIT_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, _WAIT_SECONDS)
         failure = _tried(folder, base, results, generator)
@@ -150,7 +150,7 @@ def _one(seed: int, number: int, bases: list[Path], place: Path) -> str | None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         shutil.rmtree(results, ignore_errors=True)
-    return None if failure is None else f"{base.name}: {'; '.join(told)}: {failure}"
+    return None if failure is None else f"{base.name}: {'; '.join(changes)}: {failure}"
 
 
 def _tried(folder: Path, base: Path, results: Path, generator: random.Random) -> str | None:
@@ -290,19 +290,19 @@ def _order(folder: Path, generator: random.Random) -> str:
     lines = _lines(folder)
     if len(lines) < 2:
         return "nothing"
-    one, other = generator.randrange(len(lines)), generator.randrange(len(lines))
+    first, second = generator.randrange(len(lines)), generator.randrange(len(lines))
     how = generator.choice(("drop", "double", "exchange", "empty"))
     if how == "drop":
-        del lines[one]
+        del lines[first]
     elif how == "double":
-        lines.insert(other, lines[one])
+        lines.insert(second, lines[first])
     elif how == "exchange":
-        lines[one], lines[other] = lines[other], lines[one]
+        lines[first], lines[second] = lines[second], lines[first]
     else:
-        lines[one] = b""
+        lines[first] = b""
     hidden = generator.random() < 0.5
     _write(folder, _forged(lines) if hidden else lines)
-    return f"{how} {one + 1} {other + 1}{' (forged end)' if hidden else ''}"
+    return f"{how} {first + 1} {second + 1}{' (forged end)' if hidden else ''}"
 
 
 def _bytes(folder: Path, generator: random.Random) -> str:
@@ -387,12 +387,12 @@ def _write(folder: Path, lines: list[bytes]) -> None:
 
 def _forged(lines: list[bytes]) -> list[bytes]:
     """The lines with ends that do not tell: without a checksum."""
-    told: list[bytes] = []
+    forged: list[bytes] = []
     for line in lines:
         document: Any = None
         with suppress(ValueError, RecursionError):
             document = json.loads(line)
         if isinstance(document, dict) and document.get("kind") == "end" and "checksum" in document:
             line = json.dumps({**document, "rows": None, "checksum": None, "reason": _FORGED}).encode()  # noqa: PLW2901
-        told.append(line)
-    return told
+        forged.append(line)
+    return forged

@@ -86,17 +86,17 @@ def replayed(bench: Bench) -> Callable[[Case], int]:
     of the case itself makes a call of its own. That poisoned buffers are wrong is asserted first.
     """
 
-    def replay_one(one: Case) -> int:
+    def replay_one(setting: Case) -> int:
         device = bench.backend.device
         assert device is not None
-        part = part_of(bench, OPS[one.op], one, ((0,),), ())
+        part = part_of(bench, OPS[setting.op], setting, ((0,),), ())
         assert part is not None
         assert part.made_of is not None
         (buffers,) = part.sets
         operation, pattern, expected = buffers.operation, part.made_of, part.layout.expect
 
         def afresh() -> None:
-            poison(buffers.receive, one.redop)
+            poison(buffers.receive, setting.redop)
             fill(buffers.send, part.layout.send, pattern)
             if operation.prepare is not None:
                 operation.prepare()
@@ -104,8 +104,8 @@ def replayed(bench: Bench) -> Callable[[Case], int]:
 
         def wrong() -> int:
             device.synchronise()
-            told = operation.wrong
-            return count_wrong(buffers.receive, expected, pattern) if told is None else told()
+            own_count = operation.wrong
+            return count_wrong(buffers.receive, expected, pattern) if own_count is None else own_count()
 
         try:
             afresh()
@@ -128,9 +128,9 @@ def replayed(bench: Bench) -> Callable[[Case], int]:
 def measured(bench: Bench) -> Callable[[Case], Measurement]:
     """Measures one block of a case."""
 
-    def measure_one(one: Case) -> Measurement:
-        weights = traffic.split(traffic.imbalanced(1, 0.5), one.count) if OPS[one.op].uneven else ()
-        made = measure(bench, one, weights, launch=0, block=0)
+    def measure_one(setting: Case) -> Measurement:
+        weights = traffic.split(traffic.imbalanced(1, 0.5), setting.count) if OPS[setting.op].uneven else ()
+        made = measure(bench, setting, weights, launch=0, block=0)
         assert isinstance(made, Measurement), made
         return made
 

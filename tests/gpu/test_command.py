@@ -82,7 +82,7 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
         "ping_pong": EXACT.message(0, 1, SIZE),
     }
     assert {row["check_state"] for row in rows} == {"verified"}
-    choices = {(row["op"], row["size_bytes"]): [one["algorithm"] for one in row["choices"]] for row in rows}
+    choices = {(row["op"], row["size_bytes"]): [choice["algorithm"] for choice in row["choices"]] for row in rows}
     assert choices["all_reduce", SIZE] == ["NVLS"], "in a graph and without"
     assert choices["reduce", 4096] == ["RING"]
     assert choices["ping_pong", SIZE] == choices["all_to_all", 4096] == []
@@ -264,9 +264,9 @@ def test_half_of_the_links_and_lanes_are_the_peak_and_the_cause(tmp_path: Path) 
     for gpu in gpus_of(tmp_path):
         assert (require(gpu.link).trained.lanes, require(require(gpu.link).card).lanes) == (8, 16)
         assert (require(gpu.nvlink).up, require(gpu.nvlink).down) == (9, 9)
-    told = shown(tmp_path)
-    assert {cause["code"] for cause in told["answer"]["causes"]} == {"gpu-hardware"}
-    rows, machine = {row["op"]: row for row in told["cases"]}, replace(EXACT, faults=DEGRADED)
+    document = shown(tmp_path)
+    assert {cause["code"] for cause in document["answer"]["causes"]} == {"gpu-hardware"}
+    rows, machine = {row["op"]: row for row in document["cases"]}, replace(EXACT, faults=DEGRADED)
     collective, copy = rows["all_reduce"], rows["host_to_device"]
     assert collective["busbw"] / collective["peak_share"] == pytest.approx(9 * 25e9)
     assert copy["algbw"] / copy["peak_share"] == pytest.approx(8 * 32e9 / 8 * 128 / 130)
@@ -297,10 +297,10 @@ def test_an_instance_of_a_gpu_is_not_judged_by_the_peaks_of_the_whole(tmp_path: 
     status, text = run(tmp_path, FEW + sweeps, machine=str({"mig": True, "peers": False}), gpus=1)
     assert status == 0, text
     assert [gpu.mig for gpu in gpus_of(tmp_path)] == [True]
-    told = shown(tmp_path, "report")
-    (copies,) = [curve["peak"] for curve in told["curves"] if curve["key"]["op"] == "memory_copy"]
+    report = shown(tmp_path, "report")
+    (copies,) = [curve["peak"] for curve in report["curves"] if curve["key"]["op"] == "memory_copy"]
     assert copies["code"] == "memory-not-known"
-    (roofline,) = told["rooflines"]
+    (roofline,) = report["rooflines"]
     assert {peak["measured"] for peak in roofline["compute"]} == {True}, "no FLOP/s of the whole GPU"
     assert len(roofline["unknown"]) == 2
     (made,) = store.folders(tmp_path)

@@ -47,11 +47,11 @@ def test_a_fault_fails_its_case_and_no_other(
     wrong: Callable[[Backend], Backend],
     cause: str,
 ) -> None:
-    one = case(op, 1 << 12, 1, backend="nccl", device="cuda", mode=mode)
-    made = measure(replace(bench, backend=wrong(bench.backend)), one, (), launch=0, block=0)
+    setting = case(op, 1 << 12, 1, backend="nccl", device="cuda", mode=mode)
+    made = measure(replace(bench, backend=wrong(bench.backend)), setting, (), launch=0, block=0)
     assert isinstance(made, Failed)
     assert made.cause == cause
-    assert measured(one).check.state == "verified"
+    assert measured(setting).check.state == "verified"
 
 
 FAILING = """

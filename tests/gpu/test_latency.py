@@ -42,7 +42,7 @@ def operation(device: Device, size: int = SMALL) -> Operation:
 
 def test_a_load_takes_what_it_takes(measured: Measure, device: Device) -> None:
     cases = one_case(SMALL), one_case(SMALL, "graph"), one_case(2 * device.cache_bytes)
-    cached, captured, beyond = (load_ns(measured(one)) for one in cases)
+    cached, captured, beyond = (load_ns(measured(setting)) for setting in cases)
     if REAL:
         assert 50 < cached < beyond / 1.3 < 3_000
         assert captured == pytest.approx(cached, rel=0.1)

@@ -108,9 +108,9 @@ def until(
     """Poll until ``condition`` gives something, and return that; fail with ``otherwise`` when it never does."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        found = condition()
-        if found is not None:
-            return found
+        outcome = condition()
+        if outcome is not None:
+            return outcome
         if process is not None and process.poll() is not None:
             out, err = process.communicate()
             pytest.fail(f"{otherwise}, and the command has ended: {Finished(process.returncode, out, err).told}")
@@ -236,13 +236,13 @@ class Commands:
     def alive(self) -> list[int]:
         """The processes that carry the mark and have not ended."""
         needle = f"{MARK}={self.mark}".encode()
-        found = []
+        processes = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 with contextlib.suppress(OSError):  # it ended while we looked
                     if needle in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-        return found
+                        processes.append(int(entry.name))
+        return processes
 
     def nobody_left(self, within_seconds: float = 0.0) -> bool:
         """Whether every process of these commands is gone, after at most this long."""
@@ -271,8 +271,8 @@ def forker() -> Iterator[Callable[[], Forker]]:
         return made[0]
 
     yield only
-    for one in made:
-        one.close()
+    for process in made:
+        process.close()
 
 
 @pytest.fixture

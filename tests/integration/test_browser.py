@@ -25,8 +25,8 @@ pytestmark = needs_chromium
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with Browser() as one:
-        yield one
+    with Browser() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_it_opens_without_a_complaint_or_a_request(page: Browser, report: Path) 
 
 def test_a_point_under_the_pointer_tells_its_value_range_and_launches(page: Browser, report: Path) -> None:
     curves: list[dict[str, Any]] = json.loads(report.with_name("report.json").read_text())["curves"]
-    curve = next(one for one in curves if one["key"]["op"] == "broadcast")
+    curve = next(curve for curve in curves if curve["key"]["op"] == "broadcast")
     point = curve["points"][-1]
     size, launches = format_size(point["size_bytes"]), len(point["launch_medians_ns"])
     assert page.run("document.querySelector('#tip').hidden")
@@ -183,8 +183,8 @@ def test_it_is_dark_where_the_reader_wants_it_dark(browser: Browser, report: Pat
 
 
 def brightness(colour: str) -> float:
-    found = [float(part) for part in re.findall(r"[\d.]+", colour)[:3]]
-    return sum(found) / 3
+    channels = [float(part) for part in re.findall(r"[\d.]+", colour)[:3]]
+    return sum(channels) / 3
 
 
 def test_on_paper_it_has_at_most_six_pages(page: Browser) -> None:

@@ -249,7 +249,7 @@ def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(comm
     )
     commands.succeed("run", "--op", "barrier", *_MPI, program=commands.mpirun(2, ("-c", bind)))
     run = commands.read()
-    assert len({told.cores for told in run.run.environments[_HOST].ranks}) == 2
+    assert len({rank.cores for rank in run.run.environments[_HOST].ranks}) == 2
     assert _mpi_of(run).threads == "funneled"
 
 
@@ -357,8 +357,8 @@ def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Command
     assert not list(commands.results.glob("*/*"))
 
 
-@pytest.mark.parametrize("told", [pytest.param(False, marks=AT_NIGHT), True])
-def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Commands, *, told: bool) -> None:
+@pytest.mark.parametrize("with_port", [pytest.param(False, marks=AT_NIGHT), True])
+def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Commands, *, with_port: bool) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
@@ -366,7 +366,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     nowhere = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MPI4PY_LIBMPI": str(commands.folder / "libmpi.so")}
     plan = commands.sweep("all_reduce,barrier")
     finished = commands.succeed(
-        "run", "--plan", plan, program=commands.mpirun(3), environment=nowhere if told else {"MASTER_ADDR": "n0"}
+        "run", "--plan", plan, program=commands.mpirun(3), environment=nowhere if with_port else {"MASTER_ADDR": "n0"}
     )
     run = commands.read()
     _verified(run)

@@ -27,7 +27,9 @@ def test_a_step_of_training_is_verified_taken_apart_and_counted(commands: Comman
     commands.succeed("run", "--op", "train_ddp,train_1f1b,train_interleaved", "--ranks", "2", *options)
     run = commands.read()
     parts = {row.case.op: row.supplement for row in run.measurements if row.check.state == "verified"}
-    sent = {op: {(one.op, one.ranks) for one in step.sent} for op, step in parts.items() if isinstance(step, StepParts)}
+    sent = {
+        op: {(call.op, call.ranks) for call in step.sent} for op, step in parts.items() if isinstance(step, StepParts)
+    }
     assert sent == {
         "train_ddp": {("all_reduce", (0, 1))},
         "train_1f1b": {("send_recv", (0, 1))},
@@ -130,4 +132,6 @@ def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands) -> None
     for row in rows:
         assert row.check.state == "verified"
         measured = [group.ranks for group in row.groups]
-        assert sorted(measured) == [(one, two) for one in range(ranks) for two in range(ranks) if one != two]
+        assert sorted(measured) == [
+            (source, target) for source in range(ranks) for target in range(ranks) if source != target
+        ]

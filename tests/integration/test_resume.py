@@ -109,9 +109,9 @@ def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_
     started.wait()
     assert commands.nobody_left(within_seconds=20)
     both = [commands.start("run", "--resume", "latest") for _ in range(2)]
-    ended = [one.wait() for one in both]
-    assert sorted(one.code for one in ended) in ([0, 0], [0, 1]), [one.told for one in ended]
-    assert all(one.code == 0 or "measured" in one.err for one in ended)
+    ended = [command.wait() for command in both]
+    assert sorted(finished.code for finished in ended) in ([0, 0], [0, 1]), [finished.told for finished in ended]
+    assert all(finished.code == 0 or "measured" in finished.err for finished in ended)
     _assert_whole(commands.read())
 
 

@@ -45,12 +45,12 @@ def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> No
         )
         for number, (redirection, _, _) in enumerate(wanted)
     ]
-    for one, (redirection, code, words) in zip(started, wanted, strict=True):
-        finished = one.wait()
+    for command, (redirection, code, words) in zip(started, wanted, strict=True):
+        finished = command.wait()
         assert finished.code == code, (redirection, finished.told)
         assert words in finished.told, redirection
         assert "Traceback" not in finished.told, redirection
-        stored = commands.read(one.results)
+        stored = commands.read(command.results)
         assert require(stored.end).status == "complete", redirection
         assert len(stored.measurements) == 2 * 2
         assert words == "" or "2>" in redirection or f"results: {stored.path}" in finished.err

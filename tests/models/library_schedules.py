@@ -20,7 +20,7 @@ def _core(ranks: int) -> int:
 
 
 def _rounds_of(*parts: Iterable[Round]) -> tuple[Round, ...]:
-    return tuple(one for part in parts for one in part if one)
+    return tuple(messages for part in parts for messages in part if messages)
 
 
 def _broadcast(ranks: int, blocks: int, *parts: Iterable[Round]) -> Schedule:
@@ -142,7 +142,9 @@ def _folded_in_halves(ranks: int) -> tuple[list[int], list[Round], list[Round]]:
     pairs = [(2 * number, 2 * number + 1) for number in range(rest)]
     before: list[Round] = [
         tuple(
-            one for even, odd in pairs for one in (same(even, odd, high, adds=True), same(odd, even, low, adds=True))
+            message
+            for even, odd in pairs
+            for message in (same(even, odd, high, adds=True), same(odd, even, low, adds=True))
         ),
         tuple(same(odd, even, high) for even, odd in pairs),
     ]
@@ -195,7 +197,7 @@ def butterfly(ranks: int) -> Schedule:
         )
 
     keeps, rounds = [0] * middle, list[Round]()
-    rounds.append(tuple(same(2 * one, 2 * one + 1, _span(0, ranks), adds=True) for one in range(rest)))
+    rounds.append(tuple(same(2 * pair, 2 * pair + 1, _span(0, ranks), adds=True) for pair in range(rest)))
     length, step = middle, 1
     while step < middle:
         length //= 2
@@ -212,16 +214,20 @@ def butterfly(ranks: int) -> Schedule:
         begins = tuple(tuple(mirror(slot) for slot in range(ranks)) for _ in range(ranks))
         return Schedule(ranks, ranks, begins, _rounds_of(rounds), tuple((mirror(rank),) for rank in range(ranks)))
     # What a place of the core keeps now is the block of the mirrored one.
-    rounds.append(tuple(same(real(mirror(one)), 2 * one, (2 * one,)) for one in range(rest)))
+    rounds.append(tuple(same(real(mirror(pair)), 2 * pair, (2 * pair,)) for pair in range(rest)))
     rounds.append(
-        tuple(same(real(mirror(one)), real(one), (real(one),)) for one in range(middle) if mirror(one) != one)
+        tuple(
+            same(real(mirror(place)), real(place), (real(place),)) for place in range(middle) if mirror(place) != place
+        )
     )
     return Schedule(ranks, ranks, vectors(ranks, ranks), _rounds_of(rounds), tuple((rank,) for rank in range(ranks)))
 
 
 def gathered_in_turns(ranks: int) -> Schedule:
     """Rank 0 asks one rank after the other for its block."""
-    rounds = [one for rank in range(1, ranks) for one in ((same(_ROOT, rank, ()),), (same(rank, _ROOT, (rank,)),))]
+    rounds = [
+        messages for rank in range(1, ranks) for messages in ((same(_ROOT, rank, ()),), (same(rank, _ROOT, (rank,)),))
+    ]
     return Schedule(ranks, ranks, own_blocks(ranks), tuple(rounds), (_span(0, ranks), *[()] * (ranks - 1)))
 
 

@@ -23,9 +23,9 @@ class Levels:
 def by_level(schedule: Schedule, on_host: int) -> Levels:
     """Counts a schedule whose ranks sit on hosts in their order, ``on_host`` on each."""
     inner_rounds, inner, between, of_a_host = 0, 0, 0, 0
-    for one in schedule.rounds:
+    for transfers in schedule.rounds:
         near, far, hosts = (defaultdict[tuple[int, bool], int](int) for _ in range(3))
-        for transfer in one:
+        for transfer in transfers:
             ends = ((transfer.source, True), (transfer.to, False))
             across = transfer.source // on_host != transfer.to // on_host
             for rank, out in ends:
@@ -45,8 +45,8 @@ def through_a_link(schedule: Schedule, ranks: int) -> Fraction:
     together, in units of S: what is left of ``Cost.sent`` where data are cut so finely that rounds overlap.
     """
     blocks: dict[tuple[int, bool], int] = defaultdict(int)
-    for one in schedule.rounds:
-        for transfer in one:
+    for transfers in schedule.rounds:
+        for transfer in transfers:
             blocks[transfer.source, True] += len(transfer.sent)
             blocks[transfer.to, False] += len(transfer.sent)
     return Fraction(max((count for (rank, _), count in blocks.items() if rank < ranks), default=0), schedule.blocks)
@@ -70,10 +70,10 @@ class Cost:
 def cost(schedule: Schedule) -> Cost:
     """Counts a schedule. A rank sends one message after the other, receives likewise, and does both at once."""
     messages, sent, added, moved = 0, 0, 0, 0
-    for one in schedule.rounds:
-        out_messages, in_messages = Counter(each.source for each in one), Counter(each.to for each in one)
+    for transfers in schedule.rounds:
+        out_messages, in_messages = Counter(each.source for each in transfers), Counter(each.to for each in transfers)
         out_blocks, in_blocks, sums = Counter[int](), Counter[int](), Counter[int]()
-        for transfer in one:
+        for transfer in transfers:
             out_blocks[transfer.source] += len(transfer.sent)
             in_blocks[transfer.to] += len(transfer.sent)
             sums[transfer.to] += len(transfer.sent) if transfer.adds else 0
@@ -99,10 +99,10 @@ def execute(schedule: Schedule) -> tuple[tuple[Contribution, ...], ...]:
         [None if block == NOTHING else frozenset({(rank, block)}) for block in slots]
         for rank, slots in enumerate(schedule.begins)
     ]
-    for number, one in enumerate(schedule.rounds):
-        sent = [[state[transfer.source][slot] for slot in transfer.sent] for transfer in one]
+    for number, transfers in enumerate(schedule.rounds):
+        sent = [[state[transfer.source][slot] for slot in transfer.sent] for transfer in transfers]
         written: set[tuple[int, int]] = set()
-        for transfer, blocks in zip(one, sent, strict=True):
+        for transfer, blocks in zip(transfers, sent, strict=True):
             for slot, target, block in zip(transfer.sent, transfer.received, blocks, strict=True):
                 there = state[transfer.to][target]
                 if block is None:

@@ -74,7 +74,7 @@ def render(schedule: Schedule, title: str, summary: str, ranks: int, on_host: in
     for number, messages in enumerate(_labelled(schedule, ranks), start=1):
         lanes = _lanes(messages)
         arrows.append(f'<text class="muted" x="16" y="{top + 19}">round {number}</text>')
-        arrows += [_arrow(one, top + 15 + lane * _LANE) for lane, row in enumerate(lanes) for one in row]
+        arrows += [_arrow(arrow, top + 15 + lane * _LANE) for lane, row in enumerate(lanes) for arrow in row]
         top += len(lanes) * _LANE + _GAP
         arrows.append(f'<line class="rule" x1="16" y1="{top}" x2="{_x(schedule.ranks - 1) + 30}" y2="{top}"/>')
     letters = max(_TITLE_LETTER * len(title), _LETTER * len(words), _LETTER * len(_LEGEND))
@@ -134,12 +134,12 @@ def _life(member: int, name: str, bottom: int) -> str:
     )
 
 
-def _arrow(one: _Arrow, height: int) -> str:
-    towards = 1 if one.to > one.source else -1
-    start, end = _x(one.source), _x(one.to)
-    kind = "adds" if one.adds else "moves"
+def _arrow(arrow: _Arrow, height: int) -> str:
+    towards = 1 if arrow.to > arrow.source else -1
+    start, end = _x(arrow.source), _x(arrow.to)
+    kind = "adds" if arrow.adds else "moves"
     neck = end - 8 * towards
-    label = f'<text class="label" x="{(start + end) // 2}" y="{height + 4}">{one.label}</text>' if one.label else ""
+    label = f'<text class="label" x="{(start + end) // 2}" y="{height + 4}">{arrow.label}</text>' if arrow.label else ""
     return (
         f'<line class="{kind}" stroke-width="1.6" x1="{start}" y1="{height}" x2="{neck}" y2="{height}"/>'
         f'<path class="{kind}" stroke="none" d="M{end} {height}L{neck} {height - 4}V{height + 4}Z"/>{label}'
@@ -165,10 +165,10 @@ def _labelled(schedule: Schedule, ranks: int) -> Iterator[list[_Arrow]]:
         [frozenset() if block == NOTHING else frozenset({(rank, block)}) for block in slots]
         for rank, slots in enumerate(schedule.begins)
     ]
-    for one in schedule.rounds:
+    for messages in schedule.rounds:
         before = [list(slots) for slots in state]
         arrows: list[_Arrow] = []
-        for transfer in one:
+        for transfer in messages:
             contents = [before[transfer.source][slot] for slot in transfer.sent]
             arrows.append(_Arrow(transfer.source, transfer.to, _label(contents, ranks, numbered), transfer.adds))
             for slot, content in zip(transfer.received, contents, strict=True):

@@ -17,7 +17,7 @@ SCALE: Final = 1 / 32
 
 
 def bound(exchange: str, rank: int, **other: Any) -> BoundDescent:  # noqa: ANN401 - fields of a workload
-    one = Workload(
+    workload = Workload(
         model=LEAST_SQUARES,
         scale=SCALE,
         dp=RANKS,
@@ -28,17 +28,17 @@ def bound(exchange: str, rank: int, **other: Any) -> BoundDescent:  # noqa: ANN4
         exchange=exchange,
         **other,
     )
-    return BoundDescent(one, rank, RANKS, None, None)
+    return BoundDescent(workload, rank, RANKS, None, None)
 
 
 def whole(exchange: str, rank: int) -> dict[str, Any]:
-    one = bound(exchange, rank)
+    bound_descent = bound(exchange, rank)
     wrong = []
     for _ in range(2):  # libraries settle in the first
-        one.descent.begin()
-        one.call()
-        wrong.append(one.wrong())
-    parts = one.parts()
+        bound_descent.descent.begin()
+        bound_descent.call()
+        wrong.append(bound_descent.wrong())
+    parts = bound_descent.parts()
     for call in (parts.compute, parts.communicate):
         parts.prepare()
         call()
@@ -46,10 +46,10 @@ def whole(exchange: str, rank: int) -> dict[str, Any]:
     spans = parts.timeline(time.perf_counter_ns)
     parts.prepare()
     parts.step()
-    wrong.append(one.wrong())
-    expected = one.expected(one.order())
+    wrong.append(bound_descent.wrong())
+    expected = bound_descent.expected(bound_descent.order())
     assert expected is not None
-    off = (one.descent.weights.detach() - expected.weights[rank]).abs().max()
+    off = (bound_descent.descent.weights.detach() - expected.weights[rank]).abs().max()
     return {
         "wrong": wrong,
         "sent": [(*kind, calls) for kind, calls in parts.sent.items()],
@@ -59,8 +59,8 @@ def whole(exchange: str, rank: int) -> dict[str, Any]:
     }
 
 
-def _no_error_feedback(one: BoundDescent) -> None:
-    descent: Any = one.descent
+def _no_error_feedback(bound_descent: BoundDescent) -> None:
+    descent: Any = bound_descent.descent
     step = descent.step
 
     def forgetful() -> None:
@@ -70,12 +70,12 @@ def _no_error_feedback(one: BoundDescent) -> None:
     descent.step = forgetful
 
 
-def _wrong_scale(one: BoundDescent) -> None:
-    one.descent.model.factor *= 1.1
+def _wrong_scale(bound_descent: BoundDescent) -> None:
+    bound_descent.descent.model.factor *= 1.1
 
 
-def _never_averaged(one: BoundDescent) -> None:
-    descent: Any = one.descent
+def _never_averaged(bound_descent: BoundDescent) -> None:
+    descent: Any = bound_descent.descent
     begin = descent.begin
 
     def alone() -> None:
@@ -85,23 +85,23 @@ def _never_averaged(one: BoundDescent) -> None:
     descent.begin = alone
 
 
-def _stale_by_two(one: BoundDescent) -> None:
+def _stale_by_two(bound_descent: BoundDescent) -> None:
     """Each gradient is that of the weights of the step before."""
-    loss, seen = one.descent.model.loss, list[torch.Tensor]()
+    loss, seen = bound_descent.descent.model.loss, list[torch.Tensor]()
 
     def older(weights: torch.Tensor) -> torch.Tensor:
         seen.append(weights.detach().clone())
         return loss(weights - seen[-1] + seen[-2 if len(seen) > 1 else -1])
 
-    one.descent.model.loss = older  # type: ignore[method-assign]
+    bound_descent.descent.model.loss = older  # type: ignore[method-assign]
 
 
-def _unbounded(one: BoundDescent) -> None:
+def _unbounded(bound_descent: BoundDescent) -> None:
     """The server lets workers go on as far as they like; the last one is slow."""
-    if one.descent.me == 0:
-        one.descent.number = 48
-    if one.descent.me == RANKS - 1:
-        one.descent.model.late_seconds = 0.002
+    if bound_descent.descent.me == 0:
+        bound_descent.descent.number = 48
+    if bound_descent.descent.me == RANKS - 1:
+        bound_descent.descent.model.late_seconds = 0.002
 
 
 FAULTS: Final[dict[str, dict[str, Callable[[BoundDescent], None]]]] = {
@@ -114,24 +114,25 @@ FAULTS: Final[dict[str, dict[str, Callable[[BoundDescent], None]]]] = {
 
 
 def faulty(exchange: str, plant: Callable[[BoundDescent], None], rank: int) -> int:
-    one = bound(exchange, rank)
-    number = one.descent.number
-    plant(one)
-    one.descent.begin()
-    one.call()
-    one.descent.number = number
-    return one.wrong()
+    bound_descent = bound(exchange, rank)
+    number = bound_descent.descent.number
+    plant(bound_descent)
+    bound_descent.descent.begin()
+    bound_descent.call()
+    bound_descent.descent.number = number
+    return bound_descent.wrong()
 
 
 def main() -> None:
     rank = int(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=RANKS)
-    found: dict[str, Any] = {exchange: whole(exchange, rank) for exchange in EVERY_EXCHANGE}
-    found["faults"] = {
-        one: {name: faulty(one, plant, rank) for name, plant in planted.items()} for one, planted in FAULTS.items()
+    record: dict[str, Any] = {exchange: whole(exchange, rank) for exchange in EVERY_EXCHANGE}
+    record["faults"] = {
+        exchange: {name: faulty(exchange, plant, rank) for name, plant in planted.items()}
+        for exchange, planted in FAULTS.items()
     }
-    sys.stdout.write(json.dumps(found))
+    sys.stdout.write(json.dumps(record))
     dist.destroy_process_group()
 
 

@@ -124,10 +124,10 @@ def serve(asked: socket.socket) -> None:
         importlib.import_module(name)
     commands = click.Context(main)
     while True:
-        told, streams, _, _ = socket.recv_fds(asked, _MOST_BYTES, 3)
-        if not told:
+        message, streams, _, _ = socket.recv_fds(asked, _MOST_BYTES, 3)
+        if not message:
             return
-        order = json.loads(told)
+        order = json.loads(message)
         for word in order["argv"]:
             main.get_command(commands, word)  # those of the analysis are loaded when one is wanted
         gc.freeze()

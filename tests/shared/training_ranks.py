@@ -70,10 +70,10 @@ def workload(op: str, model: str, ranks: int = RANKS) -> Workload:
     )
 
 
-def formula(op: str, one: Workload, rank: int) -> dict[str, int]:
+def formula(op: str, settings: Workload, rank: int) -> dict[str, int]:
     """Op → bytes of all its calls by this rank in a step."""
     expected: dict[str, int] = {}
-    for row in traffic.traffic(step_of(op, one), rank // one.tp % one.pp):
+    for row in traffic.traffic(step_of(op, settings), rank // settings.tp % settings.pp):
         expected[row.op] = expected.get(row.op, 0) + row.size_bytes * row.messages
     return expected
 
@@ -82,43 +82,43 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     shape = StepShape(workload(op, model, ranks))
     # Two ranks are a single group of train_hsdp, which plans refuse, for it replicates nothing.
     assert op == "train_hsdp" or shape.refuse(op) is None
-    one = BoundStep(WORKLOADS[op](shape, rank, ranks, None))
+    bound = BoundStep(WORKLOADS[op](shape, rank, ranks, None))
     for _ in range(2 if ranks == RANKS else 1):  # libraries settle in the first
-        one.step.reset()
-        one.call()
-    found: dict[str, Any] = {"wrong": one.wrong()}
-    parts = one.parts()
+        bound.step.reset()
+        bound.call()
+    record: dict[str, Any] = {"wrong": bound.wrong()}
+    parts = bound.parts()
     assert parts.memory is not None
-    found["sent"] = [(*kind, calls) for kind, calls in parts.sent.items()]
+    record["sent"] = [(*kind, calls) for kind, calls in parts.sent.items()]
     if ranks > RANKS:
-        return found
-    one.step.reset()
+        return record
+    bound.step.reset()
     with Observer() as seen:
-        one.step.run()
-    found |= {"flop": seen.flop, "whole_flop": parts.flop, "peak_bytes": parts.memory[0]}
-    return found | (_parts(op, one, parts, seen.flop) if model == MODELS[op][0] else {})
+        bound.step.run()
+    record |= {"flop": seen.flop, "whole_flop": parts.flop, "peak_bytes": parts.memory[0]}
+    return record | (_parts(op, bound, parts, seen.flop) if model == MODELS[op][0] else {})
 
 
-def _parts(op: str, one: BoundStep, parts: Parts, flop: int) -> dict[str, Any]:
+def _parts(op: str, bound: BoundStep, parts: Parts, flop: int) -> dict[str, Any]:
     """What a step that is taken apart says, of ``flop`` products on this rank, and whether it is right behind that."""
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     parts.compute()
     parts.communicate()
     parts.prepare()
-    found["spans"] = parts.timeline(time.perf_counter_ns)
+    record["spans"] = parts.timeline(time.perf_counter_ns)
     if op == "train_ddp":
         parts.prepare()
-        found["profiled"] = "gloo:all_reduce" in parts.profile()
+        record["profiled"] = "gloo:all_reduce" in parts.profile()
     parts.prepare()
-    one.call()
-    found["wrong_after_parts"] = one.wrong()
+    bound.call()
+    record["wrong_after_parts"] = bound.wrong()
     # Of what this rank multiplies, so that the whole wait is its own.
-    one.waits = Waits(WAIT_SECONDS / flop)
-    one.step.reset()
+    bound.waits = Waits(WAIT_SECONDS / flop)
+    bound.step.reset()
     began = time.perf_counter()
-    one.call()
-    found["waited"] = (time.perf_counter() - began) / WAIT_SECONDS
-    return found
+    bound.call()
+    record["waited"] = (time.perf_counter() - began) / WAIT_SECONDS
+    return record
 
 
 def _first(step: Step) -> torch.nn.Parameter:
@@ -242,15 +242,15 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=ranks)
     ops, most = (PAIRED, len(MODELS)) if ranks == RANKS else (REPLICATED, 1)
-    found: dict[str, Any] = {op: {model: whole(op, model, rank, ranks) for model in MODELS[op][-most:]} for op in ops}
+    record: dict[str, Any] = {op: {model: whole(op, model, rank, ranks) for model in MODELS[op][-most:]} for op in ops}
     if ranks == RANKS:
-        found["faults"] = {
+        record["faults"] = {
             op: {name: faulty(op, plant, rank) for name, plant in planted.items()} for op, planted in FAULTS.items()
         }
     else:
         plants = {"train_3d": _shifted}
-        found["faults"] = {op: faulty(op, plants.get(op, _unreplicated), rank, ranks) for op in ops}
-    sys.stdout.write(json.dumps(found))
+        record["faults"] = {op: faulty(op, plants.get(op, _unreplicated), rank, ranks) for op in ops}
+    sys.stdout.write(json.dumps(record))
     dist.destroy_process_group()
 
 

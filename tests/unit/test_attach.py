@@ -260,17 +260,17 @@ def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them(
     twice = rf"rank\(s\) 1 of 2 registered twice at 127\.0\.0\.1 port {port}: two jobs use .* its own port"
     first = launchers.at_mpirun(info_of_mpirun(0), where, 20.0)
 
-    def hears(told: list[str]) -> None:
+    def hears(errors: list[str]) -> None:
         try:
             launchers.at_mpirun(info_of_mpirun(1), where, 2.0).receive()
         except LaunchError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    told: list[str] = []
-    others = [threading.Thread(target=hears, args=(told,)) for _ in range(2)]
+    errors: list[str] = []
+    others = [threading.Thread(target=hears, args=(errors,)) for _ in range(2)]
     others[0].start()
     others[1].start()
-    while not any(re.search(twice, one) for one in told):
+    while not any(re.search(twice, message) for message in errors):
         time.sleep(0.01)
     with pytest.raises(LaunchError, match=twice):
         first.publish(LaunchOrder(plan=PLAN))
@@ -337,9 +337,9 @@ def free_port() -> int:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         if port // 2 % workers == mine:
             return port
 
@@ -357,7 +357,7 @@ def test_the_others_hear_what_rank_0_tells() -> None:
     other.start()
     first.publish(order)
     other.join()
-    assert [msgspec.structs.replace(one, session="") for one in heard] == [order]
+    assert [msgspec.structs.replace(heard_order, session="") for heard_order in heard] == [order]
 
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -500,7 +500,7 @@ def test_a_rank_that_comes_before_rank_0_waits_for_it() -> None:
     assert not others
     first = StoreRendezvous(info(0), "127.0.0.1", port, 20.0)
     comes.join()
-    assert [one.store for one in others] == [first.store]
+    assert [other.store for other in others] == [first.store]
 
 
 def test_a_taken_port_is_said() -> None:
@@ -518,14 +518,14 @@ class FakeRendezvous:
     def __init__(self) -> None:
         self.store: tuple[str, int] | None = None
         self.key = b""
-        self.told: list[LaunchOrder] = []
+        self.orders: list[LaunchOrder] = []
         self.parted = False
 
     def publish(self, order: LaunchOrder) -> None:
-        self.told.append(order)
+        self.orders.append(order)
 
     def receive(self) -> LaunchOrder:
-        return self.told[0]
+        return self.orders[0]
 
     def close(self) -> None:
         self.parted = True
@@ -551,14 +551,14 @@ def test_when_rank_0_refuses_the_others_are_sent_home(
     message = "not like this"
     with pytest.raises(kind, match=message), launch.session(Settings(tmp_path), 1.0):
         raise kind(message)
-    assert below_srun.told == [LaunchOrder(status=status)]
+    assert below_srun.orders == [LaunchOrder(status=status)]
     assert below_srun.parted
 
 
 def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeRendezvous, tmp_path: Path) -> None:
     with launch.session(Settings(tmp_path), 1.0) as world:
         assert require(world.attached).info.lead
-    assert below_srun.told == [LaunchOrder()]
+    assert below_srun.orders == [LaunchOrder()]
 
 
 @pytest.mark.parametrize("timeout", [1e300, float("nan"), -5.0, 0.0])
@@ -567,7 +567,7 @@ def test_a_timeout_that_is_none_is_refused_before_anybody_meets(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(f"{timeout:g}")), launch.session(Settings(tmp_path), timeout):
         pytest.fail("the ranks have met")
-    assert not below_srun.told
+    assert not below_srun.orders
 
 
 def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
@@ -582,12 +582,12 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
             return run_rank(world.attached)
 
     for status in (1, 2):
-        below_srun.told[:] = [LaunchOrder(status=status)]
+        below_srun.orders[:] = [LaunchOrder(status=status)]
         result = require(follow())
         assert (result.failed, result.speaks, result.status) == (1, False, status)
-    below_srun.told[:] = [LaunchOrder()]
+    below_srun.orders[:] = [LaunchOrder()]
     assert follow() is None
-    below_srun.told[:] = [LaunchOrder(plan=Plan(backend="nccl", sweep=PLAN.sweep))]
+    below_srun.orders[:] = [LaunchOrder(plan=Plan(backend="nccl", sweep=PLAN.sweep))]
     with pytest.raises(LaunchError, match="nccl"):
         follow()
 
@@ -627,7 +627,7 @@ def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_l
         os.kill(os.getpid(), signal.SIGUSR1)
         with world.attached.shutdown.listening(pytest.fail):
             assert world.attached.shutdown.asked(), "and the first block is not begun"
-    assert below_srun.told == [LaunchOrder()]
+    assert below_srun.orders == [LaunchOrder()]
 
 
 @pytest.mark.alone

@@ -80,7 +80,10 @@ def test_the_highest_busbw_is_one_of_an_operation_that_was_asked_for() -> None:
     planned = replace(stored, run=msgspec.structs.replace(stored.run, plan=wanted))
     assert planned.run.plan.baseline_ops == _ALL
     of_all, of_asked = (judge(pool([run])) for run in (stored, planned))
-    assert [one.best and one.cases[one.best.case].case.op for one in (of_all, of_asked)] == ["send_recv", "broadcast"]
+    assert [judgement.best and judgement.cases[judgement.best.case].case.op for judgement in (of_all, of_asked)] == [
+        "send_recv",
+        "broadcast",
+    ]
     assert "send_recv" not in answer_of(of_asked).measured
 
 
@@ -89,7 +92,7 @@ def test_a_run_of_one_op_has_a_model_and_a_peak(backend: str) -> None:
     row = backend_named(backend)
     sweeps = (Sweep(ops=("all_reduce",), sizes="8,4MiB"), *baseline(("all_reduce",), row, 2, one_host=True))
     cases = expand(Plan(backend=backend, sweep=sweeps), 2, 1).cases
-    (curve,) = [one for one in judge(pool([synthetic_run(cases)])).curves if one.series.key.op == "all_reduce"]
+    (curve,) = [curve for curve in judge(pool([synthetic_run(cases)])).curves if curve.series.key.op == "all_reduce"]
     assert require_type(Parameters, curve.parameters).host_bytes_per_second is not None
     # Each MPI library chooses algorithms of its own, and a made-up run has none.
     assert isinstance(curve.model, tuple) == (backend != "mpi")
@@ -100,9 +103,9 @@ def test_a_dry_run_says_what_the_baseline_takes() -> None:
     options = ("--op", "all_reduce", "--sizes", "1KiB")
     document, alone = dry(*options), dry(*options, "--no-baseline")
     assert set(document["baseline"]["ops"]) == _ALL
-    told = document["baseline"]["estimated_seconds"]
-    assert told == pytest.approx(document["estimated_seconds"] - alone["estimated_seconds"])
-    assert told > 0
+    seconds = document["baseline"]["estimated_seconds"]
+    assert seconds == pytest.approx(document["estimated_seconds"] - alone["estimated_seconds"])
+    assert seconds > 0
     assert alone["baseline"] == {"ops": [], "estimated_seconds": 0}
     assert {case["op"] for case in alone["cases"]} == {"all_reduce"}
 

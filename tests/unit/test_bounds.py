@@ -163,30 +163,34 @@ def test_a_bound_in_numbers_and_in_words() -> None:
 
 
 def test_the_parts_are_those_of_the_model_and_add_up_to_what_was_measured() -> None:
-    found = explained()
+    explanation = explained()
     # Gloo's ring on 4 ranks: 12 messages in a row, and 1.5 S through a link.
-    assert [one.latency_ns for one in found.spent] == pytest.approx([12 * ALPHA * 1e9] * 3 + [24 * ALPHA * 1e9])
-    assert [one.bandwidth_ns for one in found.spent] == pytest.approx([1.5 * size * BETA * 1e9 for size in SIZES])
-    for one, time_ns in zip(found.spent, (1e6, 1e6, 4e6, 5e7), strict=True):
-        assert one.latency_ns + one.bandwidth_ns + one.unexplained_ns == pytest.approx(time_ns)
-        assert one.reduction_ns is None
+    assert [spent.latency_ns for spent in explanation.spent] == pytest.approx(
+        [12 * ALPHA * 1e9] * 3 + [24 * ALPHA * 1e9]
+    )
+    assert [spent.bandwidth_ns for spent in explanation.spent] == pytest.approx(
+        [1.5 * size * BETA * 1e9 for size in SIZES]
+    )
+    for spent, time_ns in zip(explanation.spent, (1e6, 1e6, 4e6, 5e7), strict=True):
+        assert spent.latency_ns + spent.bandwidth_ns + spent.unexplained_ns == pytest.approx(time_ns)
+        assert spent.reduction_ns is None
     # 1 ms was measured where the model says 1.2 ms: less than nothing is unexplained.
-    assert found.spent[0].unexplained_ns == pytest.approx(-0.2e6, rel=1e-3)
-    assert found.spent[0].bound_share == pytest.approx(0.2, rel=1e-3)
-    assert "unknown" in found.gamma_origin
+    assert explanation.spent[0].unexplained_ns == pytest.approx(-0.2e6, rel=1e-3)
+    assert explanation.spent[0].bound_share == pytest.approx(0.2, rel=1e-3)
+    assert "unknown" in explanation.gamma_origin
 
 
 def test_gamma_comes_from_sums_of_arrays_in_the_same_run() -> None:
     add = msgspec.structs.replace(KEY, op="stream_add", redop=None)
     times = tuple(500.0 + 0.25 * size for size in SIZES)
-    found = explained(
+    explanation = explained(
         KEY,
         series(msgspec.structs.replace(add, dtype="float64"), tuple(9 * time for time in times)),
         series(add, times),
     )
-    assert "1/γ 4 GB/s up to 16 MiB, from stream_add of this run" in found.gamma_origin
-    assert [one.reduction_ns for one in found.spent] == pytest.approx([0.75 * 0.25 * size for size in SIZES])
-    assert found.bound.endswith("(n−1)/n S γ")
+    assert "1/γ 4 GB/s up to 16 MiB, from stream_add of this run" in explanation.gamma_origin
+    assert [spent.reduction_ns for spent in explanation.spent] == pytest.approx([0.75 * 0.25 * size for size in SIZES])
+    assert explanation.bound.endswith("(n−1)/n S γ")
     elsewhere = explained(KEY, series(msgspec.structs.replace(add, ranks=(0, 1)), times))
     assert elsewhere.spent[0].reduction_ns is None
     shrinking = explained(KEY, series(add, (9.0, 8.0, 7.0, 6.0)))
@@ -194,15 +198,15 @@ def test_gamma_comes_from_sums_of_arrays_in_the_same_run() -> None:
 
 
 def test_an_op_that_adds_nothing_up_has_nothing_to_say_of_sums() -> None:
-    found = explained(msgspec.structs.replace(KEY, op="all_gather", redop=None))
-    assert found.gamma_origin == ""
-    assert "γ" not in found.bound
+    explanation = explained(msgspec.structs.replace(KEY, op="all_gather", redop=None))
+    assert explanation.gamma_origin == ""
+    assert "γ" not in explanation.bound
 
 
 def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_allows_it() -> None:
-    found = explained(msgspec.structs.replace(KEY, op="all_to_all", redop=None, ranks=tuple(range(8))))
-    assert found.bound == "α + (n−1)/n S β"
-    assert all(one.bound_ns is not None and one.bound_ns <= one.predicted_ns for one in found.spent)
+    explanation = explained(msgspec.structs.replace(KEY, op="all_to_all", redop=None, ranks=tuple(range(8))))
+    assert explanation.bound == "α + (n−1)/n S β"
+    assert all(spent.bound_ns is not None and spent.bound_ns <= spent.predicted_ns for spent in explanation.spent)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +219,8 @@ def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_all
     ],
 )
 def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | Unavailable, reason: str) -> None:
-    found = require_type(Unavailable, explain(series(key), (), parameters))
-    assert reason in found.reason
+    refusal = require_type(Unavailable, explain(series(key), (), parameters))
+    assert reason in refusal.reason
 
 
 def line(name: str, messages: float, slope: float) -> CostModel:
@@ -226,22 +230,22 @@ def line(name: str, messages: float, slope: float) -> CostModel:
 def test_the_fastest_changes_at_the_cross_overs() -> None:
     # 2 α + 8 S β and 6 α + 4 S β cross at α/β = 100 kB, the second and 12 α + 1 S β at 2 α/β.
     rows = [line("ring", 12, 1), line("tree", 2, 8), line("middle", 6, 4), line("twin", 6, 4), line("never", 12, 9)]
-    found = fastest(rows, 4, 1, 8, 1 << 30, LINK)
-    assert [one.algorithms for one in found] == [("tree",), ("middle", "twin"), ("ring",)]
-    assert [one.from_bytes for one in found] == pytest.approx([8, 1e5, 2e5])
-    assert [one.algorithms[0] for one in fastest(rows, 4, 1, 8, 150_000, LINK)] == ["tree", "middle"]
-    assert [one.algorithms for one in fastest(rows, 4, 1, 300_000, 1 << 30, LINK)] == [("ring",)]
+    spans = fastest(rows, 4, 1, 8, 1 << 30, LINK)
+    assert [span.algorithms for span in spans] == [("tree",), ("middle", "twin"), ("ring",)]
+    assert [span.from_bytes for span in spans] == pytest.approx([8, 1e5, 2e5])
+    assert [span.algorithms[0] for span in fastest(rows, 4, 1, 8, 150_000, LINK)] == ["tree", "middle"]
+    assert [span.algorithms for span in fastest(rows, 4, 1, 300_000, 1 << 30, LINK)] == [("ring",)]
     assert fastest([], 4, 1, 8, 1 << 30, LINK) == ()
 
 
 @given(st.integers(2, 64), st.sampled_from(["all_reduce", "broadcast", "all_gather", "all_to_all"]))
 def test_the_fastest_is_the_fastest_at_every_size(ranks: int, op: str) -> None:
     rows = alternatives(op, ranks)
-    found = fastest(rows, ranks, 1, 8, 1 << 30, LINK)
+    spans = fastest(rows, ranks, 1, 8, 1 << 30, LINK)
     by_name = {row.label: row for row in rows}
     for exponent in range(3, 31):
         size = 2**exponent
-        winner = [one for one in found if one.from_bytes <= size][-1]
+        winner = [span for span in spans if span.from_bytes <= size][-1]
         best = min(LINK.seconds(row, ranks, 1, size) for row in rows)
         for name in winner.algorithms:
             assert LINK.seconds(by_name[name], ranks, 1, size) == pytest.approx(best, rel=1e-6)

@@ -21,13 +21,13 @@ class Noting(WrappingBackend):
 
     def __init__(self, inner: FakeBackend) -> None:
         super().__init__(inner)
-        self.told: list[str | int] = []
+        self.events: list[str | int] = []
         self.settled: list[bool] = []
         self.sets = 0
         NOTED[threading.get_ident()] = self
 
     def barrier(self) -> None:
-        self.told.append("barrier")
+        self.events.append("barrier")
         self.inner.barrier()
 
     def bind(self, bound: Bound) -> Operation:
@@ -35,7 +35,7 @@ class Noting(WrappingBackend):
         number, self.sets = self.sets, self.sets + 1
 
         def noting() -> None:
-            self.told.append(number)
+            self.events.append(number)
             self.settled.append(not bool(bound.send.any()))
             call()
 
@@ -60,14 +60,14 @@ def caches_of_a_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rotating_buffers_take_turns_all_verified_and_settled(noted: dict[int, Noting]) -> None:
     made = measured(FakeWorld(2), case("all_reduce", 256, 2, cache="rotating"), quick(min_samples=20), wrap=Noting)
     assert made.buffer_sets == 8, "2 KiB of them"
-    for one in noted.values():
-        calls = [number for number in one.told if isinstance(number, int)]
+    for backend in noted.values():
+        calls = [number for number in backend.events if isinstance(number, int)]
         assert calls[:8] == calls[-8:] == list(range(8)), "the checks before and after"
         timed_calls = calls[8:-8]
         assert set(timed_calls[-16:]) == set(range(8))
         samples = timed_calls[1 + QUICK.warmup_calls :]
         assert samples == [(samples[0] + index) % 8 for index in range(len(samples))]
-        assert all(one.settled[8:-8]), "reductions in place run on what they leave unchanged"
+        assert all(backend.settled[8:-8]), "reductions in place run on what they leave unchanged"
 
 
 @pytest.mark.usefixtures("caches_of_a_kilobyte")
@@ -103,7 +103,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
 
     def sweep() -> None:
         me = noted[threading.get_ident()]
-        me.told.append("sweep")
+        me.events.append("sweep")
         swept[me.rank] += 1
         inner = require_type(FakeBackend, me.inner)
         inner.clock.advance(1_000_000)
@@ -113,8 +113,8 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
     samples = len(made.groups[0].slowest_ns)
     assert made.calls == 1, "the second call of a sample would find what the first one left"
     assert set(made.groups[0].slowest_ns) == {1_000}
-    for one in noted.values():
-        assert one.told == [
+    for backend in noted.values():
+        assert backend.events == [
             *("barrier", 0),
             *("sweep", "barrier", 0) * (1 + QUICK.warmup_calls + samples),
             *("barrier", 0),
@@ -125,27 +125,27 @@ class Prepared(Noting):
     """Has to be prepared before every sample."""
 
     def bind(self, bound: Bound) -> Operation:
-        return Operation(super().bind(bound).call, prepare=lambda: self.told.append("prepare"))
+        return Operation(super().bind(bound).call, prepare=lambda: self.events.append("prepare"))
 
 
 def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_start(
     noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block, "cache_sweep", lambda _size: lambda: noted[threading.get_ident()].told.append("sweep"))
+    monkeypatch.setattr(block, "cache_sweep", lambda _size: lambda: noted[threading.get_ident()].events.append("sweep"))
     monkeypatch.setitem(OPS, "all_reduce", dataclasses.replace(OPS["all_reduce"], fresh=True))
     for cache, before in (("flushed", ("sweep", "prepare")), ("warm", ("prepare",))):
         noted.clear()
         made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache=cache), wrap=Prepared)
         samples = len(made.groups[0].slowest_ns)
-        for one in noted.values():
-            assert one.told == [
+        for backend in noted.values():
+            assert backend.events == [
                 *("prepare", "barrier", 0),
-                *(*before, "barrier", *[0] * made.calls) * samples_with_warmup(one.told, before),
+                *(*before, "barrier", *[0] * made.calls) * samples_with_warmup(backend.events, before),
                 *("prepare", "barrier", 0),
             ]
         assert samples > 0
 
 
-def samples_with_warmup(told: list[str | int], before: tuple[str, ...]) -> int:
-    """How often ``before`` stands in ``told``, but for the two checks."""
-    return told.count(before[-1]) - 2
+def samples_with_warmup(events: list[str | int], before: tuple[str, ...]) -> int:
+    """How often ``before`` stands in ``events``, but for the two checks."""
+    return events.count(before[-1]) - 2

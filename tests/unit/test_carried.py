@@ -78,8 +78,8 @@ def answer(
 
 
 def forecast(runs: Sequence[StoredRun], ranks: int, size: int = MIB, **more: int | str) -> Forecast:
-    (found,) = answer(runs, ranks, size, **more).forecasts  # type: ignore[arg-type]
-    return found
+    (carried,) = answer(runs, ranks, size, **more).forecasts  # type: ignore[arg-type]
+    return carried
 
 
 FLAT = tuple(row for row in ROWS.values() if not row.two_levels and row.op in {"all_reduce", "all_gather", "broadcast"})
@@ -140,19 +140,19 @@ def test_most_algorithms_are_straight_lines_over_size() -> None:
 def test_the_nearest_curve_is_carried_by_the_named_algorithm(algorithm: str) -> None:
     """Named with its own curves it is measured; its held-out test is that of these."""
     world = Ran(algorithm=algorithm)
-    found = forecast([run(ranks, world, algorithm=algorithm) for ranks in (2, 4, 8)], 16, algorithm=algorithm)
-    assert found.seconds.value == pytest.approx(world.seconds("all_reduce", MIB, range(16)), rel=0.03)
-    assert (found.basis, found.carried_from, found.algorithm) == ("carried", (8, 1), algorithm)
-    assert found.held_out.passed
+    carried = forecast([run(ranks, world, algorithm=algorithm) for ranks in (2, 4, 8)], 16, algorithm=algorithm)
+    assert carried.seconds.value == pytest.approx(world.seconds("all_reduce", MIB, range(16)), rel=0.03)
+    assert (carried.basis, carried.carried_from, carried.algorithm) == ("carried", (8, 1), algorithm)
+    assert carried.held_out.passed
 
 
 @pytest.mark.parametrize(("hosts", "wanted"), [((2, 3, 4), 8), ((2, 4, 6), 8)])
 def test_more_hosts_are_carried_from_fewer(hosts: Sequence[int], wanted: int) -> None:
-    found = forecast([run(count, Ran(hosts=count)) for count in hosts], wanted, hosts=wanted)
+    carried = forecast([run(count, Ran(hosts=count)) for count in hosts], wanted, hosts=wanted)
     truth = Ran(hosts=wanted).seconds("all_reduce", MIB, range(wanted))
-    assert found.seconds.value == pytest.approx(truth, rel=0.03)
+    assert carried.seconds.value == pytest.approx(truth, rel=0.03)
     # From 3 hosts to 4 is a third more, from 4 to 6 a half.
-    assert found.held_out.passed == (hosts[-1] ** 2 / hosts[-2] >= wanted)
+    assert carried.held_out.passed == (hosts[-1] ** 2 / hosts[-2] >= wanted)
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -242,9 +242,9 @@ def test_an_algorithm_that_is_only_named_carries_the_curves_of_a_library_and_is_
     runs = [run(ranks, world, backend="mpi") for ranks in (2, 4, 8)]
     with refused(AnalysisError, "algorithm-not-known"):
         answer(runs, 16)
-    found = forecast(runs, 16, algorithm="ring")
-    assert found.seconds.value == pytest.approx(world.seconds("all_reduce", MIB, range(16)), rel=0.03)
-    assert (found.carried_from, found.held_out.passed) == ((8, 1), False)
+    carried = forecast(runs, 16, algorithm="ring")
+    assert carried.seconds.value == pytest.approx(world.seconds("all_reduce", MIB, range(16)), rel=0.03)
+    assert (carried.carried_from, carried.held_out.passed) == ((8, 1), False)
     # Gloo's own algorithm is known, so its curves are not those of another.
     with refused(AnalysisError, "nothing-to-carry"):
         answer([run(4), run(8)], 16, algorithm="rabenseifner")
@@ -257,8 +257,8 @@ def test_a_size_between_two_segments_is_not_validated() -> None:
         synthetic_run([case("all_reduce", size, ranks) for size in sizes], jump, launches=2, seed=ranks)
         for ranks in (3, 4, 5)
     ]
-    found = forecast(runs, 6, 40 * KIB)
-    assert "sizes at a jump" in found.held_out.no_test_of
+    carried = forecast(runs, 6, 40 * KIB)
+    assert "sizes at a jump" in carried.held_out.no_test_of
 
 
 def test_an_interval_is_that_of_the_carried_curve() -> None:
@@ -328,11 +328,15 @@ def test_messages_answer_the_sizes_of_which_no_curve_tells_whatever_is_asked_bes
         )
         for ranks, ops in ((3, ("all_reduce", "ping_pong")), (4, ("all_reduce",)))
     ]
-    found = answer(runs, 16, 64, 512 * MIB, 1024 * MIB)
-    assert [one.basis for one in found.forecasts] == ["carried", "messages", "messages"]
-    assert not found.unanswered
-    for one in found.forecasts:
-        alone = forecast(runs, 16, one.size_bytes)
-        assert (alone.seconds, alone.basis, alone.held_out) == (one.seconds, one.basis, one.held_out)
+    prediction = answer(runs, 16, 64, 512 * MIB, 1024 * MIB)
+    assert [size_forecast.basis for size_forecast in prediction.forecasts] == ["carried", "messages", "messages"]
+    assert not prediction.unanswered
+    for size_forecast in prediction.forecasts:
+        alone = forecast(runs, 16, size_forecast.size_bytes)
+        assert (alone.seconds, alone.basis, alone.held_out) == (
+            size_forecast.seconds,
+            size_forecast.basis,
+            size_forecast.held_out,
+        )
     with refused(AnalysisError, "no-slope"):
         answer(runs[1:], 8, 1 << 30)

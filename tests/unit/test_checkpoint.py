@@ -28,8 +28,8 @@ def test_a_checkpoint_is_saved_by_what_torch_calls_its_tensors_before_2_5_too(
     backend = BACKENDS["gloo"].open(World(0, 1, 0, "local", 20.0, store=("127.0.0.1", store.port), folder=tmp_path))
     try:
         send, receive = torch.arange(16.0), torch.zeros(16)
-        one = case("checkpoint_save", 64, 1)
-        saves = backend.bind(Bound(one, send, receive))
+        setting = case("checkpoint_save", 64, 1)
+        saves = backend.bind(Bound(setting, send, receive))
         assert saves.prepare is not None
         assert saves.wrong is not None
         saves.prepare()

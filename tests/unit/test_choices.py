@@ -25,13 +25,13 @@ CH4 = Library("MPICH", (5, 0, 2), "ch4:ucx ofi")
 
 
 def called(library: Library, op: str, ranks: int, size: int, hosts: int = 1) -> str:
-    found = require_type(Choice, Calls(library, "float32").choice(op, ranks, hosts, size))
-    return found.name
+    choice = require_type(Choice, Calls(library, "float32").choice(op, ranks, hosts, size))
+    return choice.name
 
 
 def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: str = "isolated") -> str:
-    found = require_type(Unavailable, Calls(library, "float32", mode).choice(op, ranks, hosts, size))
-    return found.reason
+    refusal = require_type(Unavailable, Calls(library, "float32", mode).choice(op, ranks, hosts, size))
+    return refusal.reason
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_mpich_on_one_host_shares_memory_unless_threads_or_a_variable_keep_it_fr
 def test_what_a_run_recorded_becomes_a_library() -> None:
     facts = MpiFacts(library="MPICH Version: 5.0.2", threads="funneled", device="ch4:ofi")
     variables = {Variable("MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM"): "mpir", Variable("FI_PROVIDER"): "tcp"}
-    found = library_of(facts, variables)
+    library = library_of(facts, variables)
     assert library_of(MpiFacts(library="Open MPI v5.0.8"), {}) == replace(TUNED, shared=True)
-    assert found == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
+    assert library == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
     assert library_of(msgspec.structs.replace(facts, threads="multiple"), {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
     assert isinstance(library_of(None, {}), Unavailable)
     assert isinstance(library_of(MpiFacts(), {}), Unavailable)
@@ -126,10 +126,10 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
 def test_a_variable_that_overrides_the_table_forbids_a_prediction(variable: str, counts: bool) -> None:  # noqa: FBT001
     """And it has to be among those that a run records, or nobody would know of it."""
     assert variable in VARIABLES
-    found = require_type(Library, library_of(MpiFacts(library="Open MPI v5.0.8"), {Variable(variable): "1"}))
-    assert (found.overrides == (variable,)) == counts
+    library = require_type(Library, library_of(MpiFacts(library="Open MPI v5.0.8"), {Variable(variable): "1"}))
+    assert (library.overrides == (variable,)) == counts
     if counts:
-        assert variable in why(found, "all_reduce", 2, MIB)
+        assert variable in why(library, "all_reduce", 2, MIB)
 
 
 def test_versions_and_calls_of_which_nothing_was_read_are_refused() -> None:
@@ -154,8 +154,8 @@ def test_every_name_in_a_table_is_spelled_as_where_its_formula_is_sought() -> No
     }
     for op, rows in TABLES["Open MPI"].items():
         names = {name for line in rows.values() for name in line.split()[::2]}
-        found = {(op, name) for name in names if not any(formula_of("Open MPI", op, name, n) for n in (2, 4, 6))}
-        assert found <= nowhere, found
+        unknown = {(op, name) for name in names if not any(formula_of("Open MPI", op, name, n) for n in (2, 4, 6))}
+        assert unknown <= nowhere, unknown
     for op in TABLES["MPICH"]:
         for n, size in product((2, 4, 8, 16), (0, 8, 64 * KIB, 16 * MIB)):
             assert formula_of("MPICH", op, selected("MPICH", op, n, size, size // 4), n)
@@ -183,16 +183,16 @@ def test_the_bounds_of_every_line_ascend_and_so_do_the_ranks() -> None:
 def test_every_call_has_an_algorithm_with_a_formula_or_a_reason(
     library: Library, op: str, ranks: int, size: int
 ) -> None:
-    found = Calls(library, "float32").choice(op, ranks, 1, size)
-    if isinstance(found, Unavailable):
-        assert found.reason
+    choice = Calls(library, "float32").choice(op, ranks, 1, size)
+    if isinstance(choice, Unavailable):
+        assert choice.reason
         return
-    row = found.row
+    row = choice.row
     assert row.op == op
     assert row.rounds(ranks, 1, 1) >= 1
     assert row.sent(ranks, 1, 1) >= 0
     assert row.added(ranks, 1, 1) >= 0
-    assert found.model.source.startswith("default choice of")
+    assert choice.model.source.startswith("default choice of")
 
 
 def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
@@ -213,12 +213,12 @@ LINK = Parameters(1e-6, 1e-9, None, "the test")
 
 
 def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() -> None:
-    found = predict(KEY, 1.5, [KIB, MIB], LINK, TUNED)
-    assert not isinstance(found, Unavailable)
-    assert found[0].algorithm == "recursive doubling (recursive_doubling of Open MPI 5.0.8)"
-    assert found[0].time_ns == pytest.approx(2 * (1e3 + KIB))
-    assert found[1].time_ns == pytest.approx(4e3 + 1.5 * MIB)
-    assert "coll_tuned_decision_fixed.c" in found[0].source
+    predictions = predict(KEY, 1.5, [KIB, MIB], LINK, TUNED)
+    assert not isinstance(predictions, Unavailable)
+    assert predictions[0].algorithm == "recursive doubling (recursive_doubling of Open MPI 5.0.8)"
+    assert predictions[0].time_ns == pytest.approx(2 * (1e3 + KIB))
+    assert predictions[1].time_ns == pytest.approx(4e3 + 1.5 * MIB)
+    assert "coll_tuned_decision_fixed.c" in predictions[0].source
 
 
 def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_message() -> None:
@@ -236,10 +236,10 @@ def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:
     for library, op, ranks, size in product(
         (TUNED, CH4), TABLES["Open MPI"], range(2, 65), (64, KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB)
     ):
-        found = Calls(library, "float32").choice(op, ranks, 1, size)
+        choice = Calls(library, "float32").choice(op, ranks, 1, size)
         asked += 1
-        if isinstance(found, Unavailable):
-            without[found.reason.split(" of ")[0]] += 1
+        if isinstance(choice, Unavailable):
+            without[choice.reason.split(" of ")[0]] += 1
     assert without == {
         "Open MPI 5.0.8 selects scatter_allgather for broadcast": 30,
         "Open MPI 5.0.8 selects recursive_doubling for reduce_scatter": 3,

@@ -35,9 +35,9 @@ def on_all(world: FakeWorld, work: Callable[[FakeBackend], object]) -> list[obje
 
 def compared(world: FakeWorld, exchanges: int = 20) -> tuple[RankClock, ...]:
     """How all clocks stand, as every rank was told."""
-    told = on_all(world, lambda backend: compare_all(backend, backend.clock, exchanges))
-    assert all(one == told[0] for one in told)
-    return require_type(tuple, told[0])
+    clocks = on_all(world, lambda backend: compare_all(backend, backend.clock, exchanges))
+    assert all(rank_clocks == clocks[0] for rank_clocks in clocks)
+    return require_type(tuple, clocks[0])
 
 
 def uneven(seed: int, slowest_ns: int) -> Callable[[int, int, int], int]:

@@ -64,41 +64,41 @@ def row(*natives: Native) -> Row:
 
 
 def test_steps_are_called_in_order_with_their_arguments() -> None:
-    told: list[tuple[int, ...]] = []
+    calls: list[tuple[int, ...]] = []
 
     def note(*arguments: int) -> int:
-        told.append(arguments)
+        calls.append(arguments)
         return 0
 
     most = tuple(range(1, 13))
     made = row(native((note, most), (note, ()), (note, (-1, 1 << 40))))
     assert made.of(2)() == 0
-    assert told == [most, (), (-1, 1 << 40)] * 2
+    assert calls == [most, (), (-1, 1 << 40)] * 2
 
 
 def test_calls_take_turns_and_the_next_row_goes_on_where_the_last_one_stopped() -> None:
-    told: list[int] = []
+    numbers: list[int] = []
 
     def note(number: int) -> int:
-        told.append(number)
+        numbers.append(number)
         return 0
 
     made = row(*[native((note, (number,)), (note, (-number,))) for number in (1, 2, 3)])
     for calls in (1, 4, 2):
         assert made.of(calls)() == 0
     turn = [1, -1, 2, -2, 3, -3]
-    assert told == (turn * 3)[:14]
+    assert numbers == (turn * 3)[:14]
 
 
 def test_a_row_ends_with_the_first_code_that_is_not_0() -> None:
-    told: list[int] = []
+    codes: list[int] = []
 
     def note(code: int) -> int:
-        told.append(code)
+        codes.append(code)
         return code
 
     assert row(native((note, (0,)), (note, (17,)), (note, (0,)))).of(100)() == 17
-    assert told == [0, 17]
+    assert codes == [0, 17]
 
 
 def test_what_has_no_room_is_refused() -> None:
@@ -157,19 +157,19 @@ def test_on_machines_with_another_way_of_calling_there_is_no_row(monkeypatch: py
 
 def test_a_sample_is_one_row_between_two_reads_of_the_clock() -> None:
     clock = FakeClock(read_cost_ns=7)
-    told: list[str] = []
+    events: list[str] = []
 
     def call() -> int:
-        told.append("call")
+        events.append("call")
         clock.advance(100)
         return 0
 
     def start() -> None:
-        told.append("start")
+        events.append("start")
 
     backend = FakeWorld(1).backends[0]
     taken = take(Loop(backend, clock, iter(()), start, None, 3, row(native((call, ())))), 2)
-    assert told == ["start", "call", "call", "call"] * 2
+    assert events == ["start", "call", "call", "call"] * 2
     assert list(taken.exits - taken.entries) == [307, 307]
 
 
@@ -231,15 +231,18 @@ def test_a_world_is_timed_by_the_compiled_loop_and_says_so(
     mode: Mode, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "last_level_cache_bytes", lambda: 1 << 7)
-    one = case("all_reduce", 64, 3, mode=mode, cache=cache)
-    made = measured(FakeWorld(3, LONG), one, wrap=Natively)
+    setting = case("all_reduce", 64, 3, mode=mode, cache=cache)
+    made = measured(FakeWorld(3, LONG), setting, wrap=Natively)
     assert made.loop == "compiled"
     assert made.check.state == "verified"
-    plain = measured(FakeWorld(3, LONG), one)
+    plain = measured(FakeWorld(3, LONG), setting)
     assert plain.loop == "python"
     assert made.calls == plain.calls
-    told = [[(group.slowest_ns, group.exit_span_ns, group.per_rank) for group in one.groups] for one in (made, plain)]
-    assert told[0] == told[1]
+    times = [
+        [(group.slowest_ns, group.exit_span_ns, group.per_rank) for group in measurement.groups]
+        for measurement in (made, plain)
+    ]
+    assert times[0] == times[1]
 
 
 def test_what_is_posted_is_timed_by_python() -> None:
@@ -282,7 +285,7 @@ def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() ->
     there: list[Natively] = []
     wrap = kept_in(there, Failing)
     assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=wrap) == {"backend"}
-    assert [(one.bound, one.freed) for one in there] == [(1, 1)] * 2
+    assert [(backend.bound, backend.freed) for backend in there] == [(1, 1)] * 2
 
 
 def kept_in(there: list[Natively], kind: type[Natively]) -> Callable[[FakeBackend], Natively]:
@@ -296,6 +299,6 @@ def kept_in(there: list[Natively], kind: type[Natively]) -> Callable[[FakeBacken
 @pytest.mark.parametrize("op", ["all_reduce", "pair_matrix"])
 def test_every_operation_is_freed_once(op: str) -> None:
     there: list[Natively] = []
-    one = case(op, 64, 3, pairs="together" if op == "pair_matrix" else None)
-    require_type(Measurement, measured(FakeWorld(3), one, quick(max_samples=12), wrap=kept_in(there, Natively)))
-    assert all(one.freed == one.bound > 0 for one in there)
+    setting = case(op, 64, 3, pairs="together" if op == "pair_matrix" else None)
+    require_type(Measurement, measured(FakeWorld(3), setting, quick(max_samples=12), wrap=kept_in(there, Natively)))
+    assert all(backend.freed == backend.bound > 0 for backend in there)

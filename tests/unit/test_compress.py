@@ -70,11 +70,11 @@ def test_a_run_that_is_packed_or_unpacked_while_it_is_read_is_read_whole(
     rows = store.read(folder).rows
     if was_packed:
         store.pack(folder, least_bytes=0)
-    found = store.PACKED_FILE if was_packed else store.SAMPLES_FILE
+    name = store.PACKED_FILE if was_packed else store.SAMPLES_FILE
     read_bytes = Path.read_bytes
 
     def overtaken(path: Path) -> bytes:
-        if path.name == found:
+        if path.name == name:
             monkeypatch.setattr(Path, "read_bytes", read_bytes)
             if was_packed:
                 store.unpack(folder)

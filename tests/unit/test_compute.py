@@ -26,17 +26,17 @@ COMPUTING = ("matmul", "attention", "attention_unfused")
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
-def bound(one: Case) -> Bound:
-    layout = OPS[one.op].layout(Share(0, 1, one.count))
-    dtype = TORCH_DTYPES[one.dtype or ""]
+def bound(op_case: Case) -> Bound:
+    layout = OPS[op_case.op].layout(Share(0, 1, op_case.count))
+    dtype = TORCH_DTYPES[op_case.dtype or ""]
     send, receive = (torch.empty(count, dtype=dtype) for count in (layout.send_count, layout.receive_count))
     poison(receive, None)
-    return Bound(one, send, receive, None)
+    return Bound(op_case, send, receive, None)
 
 
-def called(one: Case) -> tuple[Bound, Operation]:
-    where = bound(one)
-    operation = LOCAL[one.op].bind(where)
+def called(op_case: Case) -> tuple[Bound, Operation]:
+    where = bound(op_case)
+    operation = LOCAL[op_case.op].bind(where)
     operation.call()
     return where, operation
 
@@ -63,12 +63,12 @@ def test_attention_is_two_products_for_each_head() -> None:
 
 def test_flop_are_those_that_torch_counts() -> None:
     for name, count in (("matmul", 192 * 192), ("attention_unfused", 39 * TOKEN)):
-        one = case(name, 4 * count, 1)
-        operation = LOCAL[name].bind(bound(one))
+        op_case = case(name, 4 * count, 1)
+        operation = LOCAL[name].bind(bound(op_case))
         with FlopCounterMode(display=False) as counter:
             operation.call()
         flop = require(OPS[name].flop)
-        assert counter.get_total_flops() == flop(one.count), name
+        assert counter.get_total_flops() == flop(op_case.count), name
 
 
 def test_the_kernels_of_stream_have_one_or_two_for_every_element() -> None:
@@ -86,9 +86,9 @@ class _Moved(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         made = func(*args, **(kwargs or {}))
-        taken = [one for one in args if isinstance(one, torch.Tensor)]
-        if isinstance(made, torch.Tensor) and all(_memory_of(made) != _memory_of(one) for one in taken):
-            self.size_bytes += sum(one.numel() * one.element_size() for one in (made, *taken))
+        taken = [operand for operand in args if isinstance(operand, torch.Tensor)]
+        if isinstance(made, torch.Tensor) and all(_memory_of(made) != _memory_of(operand) for operand in taken):
+            self.size_bytes += sum(tensor.numel() * tensor.element_size() for tensor in (made, *taken))
         return made
 
 
@@ -103,11 +103,11 @@ def test_what_must_move_at_least_is_every_operand_and_the_result_once(name: str,
 
 @pytest.mark.parametrize("tokens", [16, 40, 128])
 def test_separate_operations_must_move_every_operand_and_result_of_each(tokens: int) -> None:
-    one = case("attention_unfused", 4 * tokens * TOKEN, 1)
-    operation = LOCAL[one.op].bind(bound(one))
+    op_case = case("attention_unfused", 4 * tokens * TOKEN, 1)
+    operation = LOCAL[op_case.op].bind(bound(op_case))
     with _Moved() as moved:
         operation.call()
-    assert moved.size_bytes == LEAST_TRAFFIC[one.op](one.count) * one.size_bytes
+    assert moved.size_bytes == LEAST_TRAFFIC[op_case.op](op_case.count) * op_case.size_bytes
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------
@@ -115,11 +115,15 @@ def test_separate_operations_must_move_every_operand_and_result_of_each(tokens: 
 
 def test_sizes_become_whole_matrices_and_tokens_and_it_is_said() -> None:
     sweep = plan.Sweep(ops=("matmul", "attention"), sizes="8,1MiB,2MiB", dtypes=("float32", "bfloat16"))
-    found = planned.expand(plan.Plan(sweep=(sweep,)), 2, 1)
-    for one in found.cases:
-        side = math.isqrt(one.count)
-        assert one.count % TOKEN == 0 if one.op == "attention" else (side * side == one.count and side % 16 == 0)
-    sizes = [one.size_bytes for one in found.cases if one.op == "matmul"]
+    expanded = planned.expand(plan.Plan(sweep=(sweep,)), 2, 1)
+    for op_case in expanded.cases:
+        side = math.isqrt(op_case.count)
+        assert (
+            op_case.count % TOKEN == 0
+            if op_case.op == "attention"
+            else (side * side == op_case.count and side % 16 == 0)
+        )
+    sizes = [op_case.size_bytes for op_case in expanded.cases if op_case.op == "matmul"]
     assert sizes == [1024, 1 << 20, 4 * 720**2, 512, 2 * 720**2, 1 << 21]
 
 
@@ -136,10 +140,10 @@ def test_right_results_are_right(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_product_that_is_not_computed_is_wrong_everywhere_that_is_looked_at(dtype: str) -> None:
-    one = case("matmul", 256 * 256 * DTYPE_BYTES[dtype], 1, dtype=dtype)
-    where = bound(one)
-    found = wrong(LOCAL["matmul"].bind(where))
-    assert found >= (256 if dtype in {"float32", "float64"} else 0.9 * 64 * 256)
+    op_case = case("matmul", 256 * 256 * DTYPE_BYTES[dtype], 1, dtype=dtype)
+    where = bound(op_case)
+    errors = wrong(LOCAL["matmul"].bind(where))
+    assert errors >= (256 if dtype in {"float32", "float64"} else 0.9 * 64 * 256)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, math.nan, math.inf])
@@ -213,8 +217,8 @@ def test_what_a_replay_writes_where_the_captured_call_did_is_what_is_checked() -
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_operands_are_dense_and_finite(dtype: str) -> None:
     """In float16 the largest sums, in the others the exact ones: 0 would make a GPU draw less power than real work."""
-    one = case("matmul", 1024 * 1024 * DTYPE_BYTES[dtype], 1, dtype=dtype)
-    where, operation = called(one)
+    op_case = case("matmul", 1024 * 1024 * DTYPE_BYTES[dtype], 1, dtype=dtype)
+    where, operation = called(op_case)
     assert wrong(operation) == 0
     assert bool(where.receive.isfinite().all())
     assert float((where.receive == 0).float().mean()) < 0.01

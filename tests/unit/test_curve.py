@@ -165,19 +165,19 @@ def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> Non
     dataset = pool((run,))
     (series,) = dataset.series
 
-    def lacking(point: GroupSummary, one: int) -> GroupSummary:
+    def lacking(point: GroupSummary, launch: int) -> GroupSummary:
         medians, keys = list(point.launch_medians_ns), list(point.launch_keys)
-        del medians[one], keys[one]
+        del medians[launch], keys[launch]
         return replace(point, launch_medians_ns=tuple(medians), launch_keys=tuple(keys))
 
     # As many launches at every size, but the first is missing at some and the last at the others.
     points = tuple(lacking(point, -(place % 2)) for place, point in enumerate(series.points))
     assert {len(point.launch_medians_ns) for point in points} == {launches - 1}
-    found = replace(series, points=points)
-    assert found.in_common == tuple(point.launch_medians_ns[1:-1] for point in series.points)
-    fit = require_type(Fit, fit_series(found))
+    incomplete = replace(series, points=points)
+    assert incomplete.in_common == tuple(point.launch_medians_ns[1:-1] for point in series.points)
+    fit = require_type(Fit, fit_series(incomplete))
     assert fit.interval_note.startswith(note)
-    assert (require_type(FittedCurve, FittedCurve.of(found)).seconds(1000).low is None) == (launches == 6)
+    assert (require_type(FittedCurve, FittedCurve.of(incomplete)).seconds(1000).low is None) == (launches == 6)
 
 
 def intervals_around(alpha: float, algbw: float, launches: int, trials: int) -> tuple[int, int]:
@@ -242,12 +242,12 @@ def test_each_launch_is_predicted_from_the_others() -> None:
 
 
 def test_one_launch_is_judged_by_sizes_and_two_by_launches_too() -> None:
-    one, two = fit_of_run(World(), 1), fit_of_run(World(), 2)
-    assert isinstance(one, Fit)
-    assert isinstance(two, Fit)
-    assert one.held_out_launches.passed is None
-    assert (one.validated, two.validated) == (True, True)
-    assert two.held_out_launches.count == 2 * len(SIZES)
+    one_launch, two_launches = fit_of_run(World(), 1), fit_of_run(World(), 2)
+    assert isinstance(one_launch, Fit)
+    assert isinstance(two_launches, Fit)
+    assert one_launch.held_out_launches.passed is None
+    assert (one_launch.validated, two_launches.validated) == (True, True)
+    assert two_launches.held_out_launches.count == 2 * len(SIZES)
 
 
 # --- a negative slope ------------------------------------------------------------------------------------------

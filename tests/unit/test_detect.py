@@ -42,21 +42,21 @@ def facts_of(laid_out: LaidOut) -> Facts:
     def facts(
         name: str, down: int = 0, virtualization: str | None = None, change: Callable[[Path], None] | None = None
     ) -> HostFacts:
-        told = MACHINES / f"{name}.nvml.json"
-        record = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
+        path = MACHINES / f"{name}.nvml.json"
+        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         sysfs = laid_out(f"machines/{name}")
         if change is not None:
             change(sysfs)
         with managed(Driver(managed_gpus(record, down))):
             pci = affinity(sysfs)
-        found = HostFacts(
+        host = HostFacts(
             pci=pci,
             rdma=tuple(ports(sysfs)),
             memory_modules=memory_facts(sysfs),
             virtualization=virtualization,
         )
-        assert msgspec.json.decode(msgspec.json.encode(found), type=HostFacts) == found
-        return found
+        assert msgspec.json.decode(msgspec.json.encode(host), type=HostFacts) == host
+        return host
 
     return facts
 
@@ -168,10 +168,10 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
 
 
 def test_bridges_of_ga102_are_slower_than_nvlinks_of_the_same_generation(tmp_path: Path) -> None:
-    one, other = ADDRESSES
+    first, second = ADDRESSES
     bridged = [
         ManagedGpu(name="NVIDIA A40", address=address, ends=(peer,) * 4, generation=5)
-        for address, peer in ((one, other), (other, one))
+        for address, peer in ((first, second), (second, first))
     ]
     assert nominal(two_gpus(tmp_path, *bridged), "NVLink") == 56.25e9, "GA102 whitepaper"
 
@@ -222,19 +222,19 @@ def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) ->
 
 def test_a_card_faster_than_its_way_to_the_host_is_found(facts_of: Facts, rows: Catalogue) -> None:
     def halve(sysfs: Path) -> None:
-        for told in sysfs.glob("devices/**/0000:19:00.0/*_link_width"):
-            told.write_text("8\n", encoding="utf-8")
+        for width in sysfs.glob("devices/**/0000:19:00.0/*_link_width"):
+            width.write_text("8\n", encoding="utf-8")
 
     seen = picture(facts_of("h200", change=halve), rows)
     (finding,) = seen.findings
     assert finding.startswith("mlx5_0/ens9np0 ")
 
 
-@pytest.mark.parametrize("told", ["255", "0", "", "many"])
-def test_lanes_that_cannot_be_are_not_told(facts_of: Facts, rows: Catalogue, told: str) -> None:
+@pytest.mark.parametrize("lanes", ["255", "0", "", "many"])
+def test_lanes_that_cannot_be_are_not_told(facts_of: Facts, rows: Catalogue, lanes: str) -> None:
     def damage(sysfs: Path) -> None:
         for width in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
-            width.write_text(f"{told}\n", encoding="utf-8")
+            width.write_text(f"{lanes}\n", encoding="utf-8")
 
     assert at(picture(facts_of("h200", change=damage), rows), "PCIe").peak is None
 
@@ -269,8 +269,8 @@ def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
     facts_of: Facts, rows: Catalogue, name: str, row: str, rate: float
 ) -> None:
     def narrow(sysfs: Path) -> None:
-        for told in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
-            told.write_text("1\n", encoding="utf-8")
+        for width in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
+            width.write_text("1\n", encoding="utf-8")
 
     seen = picture(named(facts_of("h200", change=narrow), name), rows)
     assert nominal(seen, "C2C") == rate
@@ -293,12 +293,12 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
     for slot in (6, 7, 8, 9):
         port = card(tmp_path, "infiniband", f"rdmap0s{slot}", "efa") / "ports/1"
         port.mkdir(parents=True)
-        told = {"rate": "100 Gb/sec (4X EDR)", "state": "4: ACTIVE", "link_layer": "Unspecified"}
-        for what, text in told.items():
+        attributes = {"rate": "100 Gb/sec (4X EDR)", "state": "4: ACTIVE", "link_layer": "Unspecified"}
+        for what, text in attributes.items():
             (port / what).write_text(f"{text}\n", encoding="utf-8")
-    found = list(ports(tmp_path))
-    assert {port.driver for port in found} == {"efa"}
-    peaks = [detect.port_of(port, rows) for port in found]
+    efa_ports = list(ports(tmp_path))
+    assert {port.driver for port in efa_ports} == {"efa"}
+    peaks = [detect.port_of(port, rows) for port in efa_ports]
     assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "stated by the system")] * 4
     instance = require(detect.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows))
     assert (instance.what, instance.nominal, instance.practical) == ("EFA of P4d", 50e9, 42.5e9)
@@ -355,7 +355,7 @@ def test_an_identity_that_two_gpus_share_names_neither(rows: Catalogue, name: st
 
 
 @pytest.mark.parametrize(
-    ("told", "name", "payload"),
+    ("rate", "name", "payload"),
     [
         ("10 Gb/sec (4X SDR)", "4X SDR", 1e9),
         ("20 Gb/sec (4X DDR)", "4X DDR", 2e9),
@@ -367,11 +367,11 @@ def test_an_identity_that_two_gpus_share_names_neither(rows: Catalogue, name: st
     ],
 )
 def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
-    tmp_path: Path, rows: Catalogue, told: str, name: str, payload: float
+    tmp_path: Path, rows: Catalogue, rate: str, name: str, payload: float
 ) -> None:
     folder = card(tmp_path, "infiniband", "mlx4_0", "mlx4_core") / "ports/1"
     folder.mkdir(parents=True)
-    for what, text in {"rate": told, "state": "4: ACTIVE", "link_layer": "InfiniBand"}.items():
+    for what, text in {"rate": rate, "state": "4: ACTIVE", "link_layer": "InfiniBand"}.items():
         (folder / what).write_text(f"{text}\n", encoding="utf-8")
     (port,) = ports(tmp_path)
     peak = require_type(HardwarePeak, detect.port_of(port, rows))
@@ -471,7 +471,7 @@ def table(folder: Path, *structures: bytes) -> Path:
             5600,
             16,
         ),
-        ([module(f"DIMM{one}", f"Channel-{one}", 16384, DDR5, 4800) for one in "AB"], "DDR5", 4800, 2),
+        ([module(f"DIMM{channel}", f"Channel-{channel}", 16384, DDR5, 4800) for channel in "AB"], "DDR5", 4800, 2),
         ([module("ChannelA-DIMM0", "BANK 0", 16384, DDR4, 2933)], "DDR4", 2933, 1),
         (
             [
@@ -489,11 +489,11 @@ def table(folder: Path, *structures: bytes) -> Path:
 def test_modules_that_the_firmware_lists(
     tmp_path: Path, rows: Catalogue, modules: list[bytes], kind: str, speed: int, channels: int
 ) -> None:
-    told = memory_facts(table(tmp_path, structure(0, bytes(20), "Vendor"), *modules))
-    assert (told.kind, told.megatransfers, told.channels) == (kind, speed, channels)
-    assert told.source == "SMBIOS"
-    assert told.unknown == ()
-    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=told), rows))
+    memory = memory_facts(table(tmp_path, structure(0, bytes(20), "Vendor"), *modules))
+    assert (memory.kind, memory.megatransfers, memory.channels) == (kind, speed, channels)
+    assert memory.source == "SMBIOS"
+    assert memory.unknown == ()
+    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=memory), rows))
     assert peak.nominal == pytest.approx(channels * speed * 8e6)
     assert peak.direction == "reads and writes together"
 
@@ -512,23 +512,23 @@ def test_every_speed_that_firmware_states_has_its_row(rows: Catalogue, kind: str
 
 
 def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
-    told = MemoryModules(kind="LPDDR5", megatransfers=6400, channels=1)
-    assert isinstance(detect.dram_of(HostFacts(memory_modules=told), rows), str)
+    memory = MemoryModules(kind="LPDDR5", megatransfers=6400, channels=1)
+    assert isinstance(detect.dram_of(HostFacts(memory_modules=memory), rows), str)
 
 
 def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows: Catalogue) -> None:
-    told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
-    assert (told.modules, told.megatransfers, told.channels) == (1, 3200, None)
-    assert len(told.unknown) == 1
-    assert isinstance(detect.dram_of(HostFacts(memory_modules=told), rows), str)
+    memory = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
+    assert (memory.modules, memory.megatransfers, memory.channels) == (1, 3200, None)
+    assert len(memory.unknown) == 1
+    assert isinstance(detect.dram_of(HostFacts(memory_modules=memory), rows), str)
 
 
 def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
-    told = memory_facts(
+    memory = memory_facts(
         table(tmp_path, *(module("", f"P0 CHANNEL {c}", 8192, DDR5, s) for c, s in (("A", 4800), ("B", 4400))))
     )
-    assert told.megatransfers is None
-    assert len(told.unknown) == 1
+    assert memory.megatransfers is None
+    assert len(memory.unknown) == 1
 
 
 def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,7 +578,7 @@ def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> No
     link = LinkFacts(trained=lanes, card=lanes)
     drive = Drive(address="0000:81:00.0", names=("nvme0",), model="Fast", link=link)
     seen = picture(HostFacts(pci=PciFacts(drives=(drive,))), rows)
-    (level,) = [one for one in machine.level_rows(seen) if one.level == "NVMe"]
+    (level,) = [level_row for level_row in machine.level_rows(seen) if level_row.level == "NVMe"]
     row = require(rows.rate("nvme", "NVMe on PCIe 4 x4"))
     assert level.practical_source == row.practical_source
 

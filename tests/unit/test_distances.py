@@ -79,10 +79,10 @@ def test_groups_of_one_operation_are_held_against_each_other() -> None:
 
 
 def test_fewer_launches_have_a_range_and_one_has_nothing() -> None:
-    few, one = (judged(matrix(), launches=launches).splits[0].classes[1] for launches in (3, 1))
+    few, single = (judged(matrix(), launches=launches).splits[0].classes[1] for launches in (3, 1))
     assert few.interval.kind == "range of launch medians"
-    assert (one.interval.low_ns, one.times_low, one.interval.kind) == (None, None, "none")
-    assert one.times_within == pytest.approx(10, rel=0.2)
+    assert (single.interval.low_ns, single.times_low, single.interval.kind) == (None, None, "none")
+    assert single.times_within == pytest.approx(10, rel=0.2)
 
 
 def test_one_host_has_nothing_to_split_and_no_collective_is_a_pair() -> None:
@@ -146,10 +146,10 @@ def test_what_is_far_is_not_slow(seed: int) -> None:
 )
 def test_what_is_slow_is_named_among_its_like(ranks: int, slow: dict[str, object], named: tuple[str, str]) -> None:
     world = replace(WORLD, slow_factor=2.0, **slow)  # type: ignore[arg-type]  # fields of World, by name
-    found = judged(matrix(MIB, ranks), tree=True, world=world).matrices[0].outliers
+    outliers = judged(matrix(MIB, ranks), tree=True, world=world).matrices[0].outliers
     if ranks == 4 and named[0] == "rank":
         named = ("host", "host n2")
-    assert [(odd.kind, odd.name) for odd in found] == [named]
+    assert [(odd.kind, odd.name) for odd in outliers] == [named]
 
 
 def places(*leaves: str, each: int = 1) -> tuple[list[str], tuple[RankPlacement, ...]]:

@@ -114,10 +114,10 @@ def test_the_slowdown_is_that_of_every_block_over_its_own_amount() -> None:
         factor = (2.2, 1.2, 1.0)[block.launch]
         return overlapped(1000, 0, round(amount * factor), 0, amount)(block)
 
-    found = require(only(run_of(change, 3, mode="overlap", blocks=3)).groups[0].overlap)
-    assert found.slowdown == pytest.approx(1.2)
-    assert found.slowdown_low == pytest.approx(1.0)
-    assert found.slowdown_high == pytest.approx(2.2)
+    overlap = require(only(run_of(change, 3, mode="overlap", blocks=3)).groups[0].overlap)
+    assert overlap.slowdown == pytest.approx(1.2)
+    assert overlap.slowdown_low == pytest.approx(1.0)
+    assert overlap.slowdown_high == pytest.approx(2.2)
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ def flagging(disturbed: int = 0, missed: int = 0) -> Callable[[Measurement], Mea
 def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measurement], Measurement], words: str) -> None:
     judgement = judged(run_of(change))
     assert "disturbed" in judgement.cases[0].flags
-    (finding,) = (one for one in judgement.findings if one.code == "disturbed")
+    (finding,) = (finding for finding in judgement.findings if finding.code == "disturbed")
     assert words[1:] in finding.text
     assert "disturbed" in render(show.show_blocks(show.show_rows(judgement)))
 
 
 def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
-    one = case("all_reduce", 1 << 20, 2, device="cuda", pre_enqueue=True)
-    stored = synthetic_run([one], launches=6, samples=SAMPLES)
+    setting = case("all_reduce", 1 << 20, 2, device="cuda", pre_enqueue=True)
+    stored = synthetic_run([setting], launches=6, samples=SAMPLES)
     assert "50%" in only(with_blocks(stored, flagging(missed=20))).disturbance.in_words()
 
 
@@ -219,16 +219,16 @@ def test_a_disturbed_sample_is_kept() -> None:
 # --- clocks ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.04, True), (0.06, False)])
-def test_who_came_when_is_told_only_where_clocks_agree(share: float, told: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("share", "agree"), [(0.04, True), (0.06, False)])
+def test_who_came_when_is_told_only_where_clocks_agree(share: float, agree: bool) -> None:  # noqa: FBT001
     time_ns = only(run_of(lambda block: block)).groups[0].time_ns
 
     def uncertain(block: Measurement) -> Measurement:
         return msgspec.structs.replace(block, clock_error_ns=round(share * time_ns))
 
     summary = only(run_of(uncertain))
-    assert (summary.groups[0].skew_share is not None) == told
-    assert ("clock error" in summary.flags) != told
+    assert (summary.groups[0].skew_share is not None) == agree
+    assert ("clock error" in summary.flags) != agree
 
 
 def test_modes_starts_and_caches_are_curves_of_their_own() -> None:

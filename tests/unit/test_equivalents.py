@@ -37,16 +37,16 @@ def test_the_barrier_waits_for_the_slowest() -> None:
 
 @pytest.mark.parametrize("changes", [{"group": "div:2"}, {"op": "ping_pong"}, {"pre_enqueue": True, "device": "cuda"}])
 def test_a_barrier_that_some_do_not_come_to_is_refused(changes: dict[str, object]) -> None:
-    one = case(str(changes.pop("op", "all_reduce")), 64, 4, mode="barriers", **changes)
-    assert unsuited(one, Place(oversubscribed=False, comparable=True)) is not None
+    setting = case(str(changes.pop("op", "all_reduce")), 64, 4, mode="barriers", **changes)
+    assert unsuited(setting, Place(oversubscribed=False, comparable=True)) is not None
 
 
 def test_what_is_printed_is_busbw_times_unit_barrier_and_one_call() -> None:
-    one = SingleCall("all_reduce", 4, 400 * MIB, 100.0, 3e9, 110.0, 132, 99, 150)
-    assert one.printed == pytest.approx(3e9 * 100 / 132 / 2**30)
-    assert one.barrier == pytest.approx(100 / 110)
-    assert one.one_call == pytest.approx(110 / 132)
-    assert one.whole == pytest.approx(UNIT * one.barrier * one.one_call)
+    call = SingleCall("all_reduce", 4, 400 * MIB, 100.0, 3e9, 110.0, 132, 99, 150)
+    assert call.printed == pytest.approx(3e9 * 100 / 132 / 2**30)
+    assert call.barrier == pytest.approx(100 / 110)
+    assert call.one_call == pytest.approx(110 / 132)
+    assert call.whole == pytest.approx(UNIT * call.barrier * call.one_call)
     assert math.isclose(1 / UNIT, 1.074, abs_tol=5e-4)
 
 
@@ -54,10 +54,10 @@ def test_a_case_of_both_modes_is_in_the_report_and_is_no_curve_of_its_own() -> N
     cases = [case("all_reduce", MIB, mode=mode) for mode in ("barriers", "isolated")]
     stored = synthetic_run([*cases, case("reduce_scatter", MIB, mode="barriers")], WORLD, launches=2)
     judgement = judge(pool([stored]))
-    (found,) = single_calls(judgement.cases, judgement.samples)
+    (call,) = single_calls(judgement.cases, judgement.samples)
     first = stored.measurements[0] if stored.measurements[0].case.mode == "barriers" else stored.measurements[1]
-    assert found.one_ns == first.groups[0].slowest_ns[0]
-    assert found.least_ns <= found.enclosed_ns <= found.most_ns
+    assert call.one_ns == first.groups[0].slowest_ns[0]
+    assert call.least_ns <= call.enclosed_ns <= call.most_ns
     assert [curve.series.key.mode for curve in judgement.curves] == ["isolated"]
     require(one_call(judgement))
     assert one_call(judge(pool([synthetic_run(cases[1:], WORLD, launches=2)]))) is None
@@ -82,13 +82,15 @@ def judged(cases: list[Case]) -> Judgement:
 def test_the_sum_stands_beside_the_all_reduce_where_all_three_were_measured() -> None:
     cases = [case(op, size) for op in ("all_reduce", "reduce_scatter", "all_gather") for size in (MIB, 4 * MIB)]
     judgement = judged([*cases, case("all_reduce", 16 * MIB), case("all_gather", 64 * MIB)])
-    found = compositions_of(judgement.curves)
-    assert [one.size_bytes for one in found] == [MIB, 4 * MIB]
-    for one in found:
-        assert one.sum_ns == pytest.approx(3.6e-9 * one.size_bytes * 1e9, rel=1e-3)
-        assert one.ratio == pytest.approx(1.2, rel=1e-3)
+    compositions = compositions_of(judgement.curves)
+    assert [composition.size_bytes for composition in compositions] == [MIB, 4 * MIB]
+    for composition in compositions:
+        assert composition.sum_ns == pytest.approx(3.6e-9 * composition.size_bytes * 1e9, rel=1e-3)
+        assert composition.ratio == pytest.approx(1.2, rel=1e-3)
     written = compose.compose(judgement)
-    assert [one["ratio"] for one in json.loads(written.json)["compositions"]] == [one.ratio for one in found]
+    assert [composition["ratio"] for composition in json.loads(written.json)["compositions"]] == [
+        composition.ratio for composition in compositions
+    ]
     assert written.html.count(">1.20<") == 2
 
 

@@ -29,7 +29,7 @@ WIDTH, RANKS = 16, 3
 PROBLEM = LeastSquares(WIDTH, RANKS, RANKS)
 
 
-def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Expected:
+def expectation(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Expected:
     return require(expected_result(problem, name, number, RANKS, steps, ()))
 
 
@@ -43,7 +43,9 @@ def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a swee
 
 def test_every_method_has_a_class_and_is_a_case_of_its_own() -> None:
     assert list(CLASSES) == list(METHODS)
-    assert [one.settings.exchange for one in expanded() if isinstance(one.settings, Workload)] == list(EVERY_EXCHANGE)
+    assert [setting.settings.exchange for setting in expanded() if isinstance(setting.settings, Workload)] == list(
+        EVERY_EXCHANGE
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -129,35 +131,35 @@ def powers(exponent: int) -> torch.Tensor:
     return (1 - LEARNING_RATE * PROBLEM._eigenvalues)[:, None] ** exponent
 
 
-def near(found: torch.Tensor, wanted: torch.Tensor, share: float = 1e-4) -> bool:
-    return float((found - wanted).abs().max()) <= share * float(PROBLEM._optimum.abs().max())
+def near(weights: torch.Tensor, wanted: torch.Tensor, share: float = 1e-4) -> bool:
+    return float((weights - wanted).abs().max()) <= share * float(PROBLEM._optimum.abs().max())
 
 
 def test_gradient_descent_is_that_of_the_formula() -> None:
-    found = told("exact", steps=20)
+    descent = expectation("exact", steps=20)
     wanted = PROBLEM._optimum * (1 - powers(20))
-    assert all(near(weights, wanted) for weights in found.weights)
+    assert all(near(weights, wanted) for weights in descent.weights)
     start = PROBLEM._eigenvalues[:, None] * PROBLEM._optimum.square() / 2
     formula = [float((start * powers(2 * number)).sum()) for number in range(21)]
-    assert found.gaps == pytest.approx(formula, rel=1e-3)
-    assert found.off < 1e-4 * float(PROBLEM._optimum.abs().max())
+    assert descent.gaps == pytest.approx(formula, rel=1e-3)
+    assert descent.off < 1e-4 * float(PROBLEM._optimum.abs().max())
 
 
 def test_ranks_on_their_own_are_apart_until_they_average() -> None:
-    alone, together = told("local_sgd", 4, steps=3), told("local_sgd", 4, steps=4)
-    for rank, (one, (a, b)) in enumerate(
+    alone, together = expectation("local_sgd", 4, steps=3), expectation("local_sgd", 4, steps=4)
+    for rank, (own, (a, b)) in enumerate(
         zip(alone.weights, zip(*PROBLEM.grams(torch.float64), strict=True), strict=True)
     ):
         weights = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
         for _ in range(3):
             weights = weights - LEARNING_RATE * (a @ weights - b)
-        assert near(one, weights), rank
+        assert near(own, weights), rank
     assert not near(alone.weights[0], alone.weights[1])
-    assert all(bool((one == together.weights[0]).all()) for one in together.weights)
+    assert all(bool((averaged == together.weights[0]).all()) for averaged in together.weights)
 
 
 def test_what_is_compressed_comes_near_to_what_is_exact() -> None:
-    exact, compressed = told("exact"), told("int8")
+    exact, compressed = expectation("exact"), expectation("int8")
     assert near(compressed.weights[0], exact.weights[0], 2e-2)
     assert not near(compressed.weights[0], exact.weights[0], 1e-6)
     assert compressed.off > exact.off
@@ -172,10 +174,10 @@ def served(bound: int, order: Sequence[int], steps: int) -> Expected | None:
 
 def test_a_server_that_waits_for_all_is_exact() -> None:
     exact = expected_result(WORKERS, "exact", 0, RANKS - 1, 8, ())
-    found = require(served(0, [1, 2, 2, 1] * 4, 8))
+    server = require(served(0, [1, 2, 2, 1] * 4, 8))
     assert exact is not None
-    assert len(found.weights) == RANKS
-    assert found.gaps == pytest.approx(exact.gaps, rel=1e-4)
+    assert len(server.weights) == RANKS
+    assert server.gaps == pytest.approx(exact.gaps, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +205,8 @@ def test_what_the_first_worker_brings_makes_the_second_stale() -> None:
     wanted = wanted + rate * second[1]
     seen = once - rate * (first[0] @ once - first[1]) + rate * second[1]
     wanted = wanted - rate * (second[0] @ seen - second[1])
-    found = require(served(1, [1, 1, 2, 2], 2))
-    assert near(found.weights[0], wanted)
+    server = require(served(1, [1, 1, 2, 2], 2))
+    assert near(server.weights[0], wanted)
 
 
 # --- what is gained and lost -----------------------------------------------------------------------------------------
@@ -247,8 +249,8 @@ def test_gain_and_loss_are_those_of_steps_and_seconds() -> None:
     assert (local.needed, local.needed_ns, local.gained, local.lost, local.slower) == (4, 200.0, 2.0, 2.0, 1.0)
     assert (never.needed, never.needed_ns, never.lost, never.slower) == (None, None, None, None)
     assert exact.budget_ns == 200.0, "the fastest took all its steps"
-    assert [one.gap for one in (exact, local, never)] == [1e-4, 0.01, 0.7]
-    assert [one.gap_in_budget for one in (exact, local, never)] == [0.01, 0.01, 0.9]
+    assert [method.gap for method in (exact, local, never)] == [1e-4, 0.01, 0.7]
+    assert [method.gap_in_budget for method in (exact, local, never)] == [0.01, 0.01, 0.9]
     assert (local.certain, never.certain) == (True, False)
     assert LOCAL.sent_bytes == 1500.0, "of a step"
 

@@ -88,11 +88,11 @@ def ran(program: Program, begins: Content, ranks: int, segments: int) -> Counted
 
 def executed(op: str, ranks: int, segments: int) -> Counted:
     program, begins, ends = PROGRAMS[op]
-    found = ran(program, begins, ranks, segments)
-    for rank, slots in enumerate(found.slots):
+    outcome = ran(program, begins, ranks, segments)
+    for rank, slots in enumerate(outcome.slots):
         wanted = ends(rank, ranks, segments)
         assert {slot: slots[slot] for slot in wanted} == wanted, (op, ranks, rank)
-    return found
+    return outcome
 
 
 def model(op: str) -> CostModel:
@@ -181,7 +181,7 @@ def after_a_barrier(op: str, ranks: int) -> float:
     steps = [[*gloo.barrier(rank, ranks, 0), Mark(), *program(rank, ranks, segments), Mark()] * calls for rank in every]
     slots = [begins(rank, ranks, segments) for rank in every]
     if op in SEGMENTED:
-        slots = [dict.fromkeys(one, 0) for one in slots]  # what comes out was seen above
+        slots = [dict.fromkeys(rank_slots, 0) for rank_slots in slots]  # what comes out was seen above
     marks = gloo.run(steps, slots).marks
     return max(mark[-1] - mark[-2] for mark in marks)
 

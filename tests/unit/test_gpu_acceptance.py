@@ -45,7 +45,9 @@ def test_every_part_has_its_outcome_and_the_archive_all_of_them(acceptance: Modu
         assert {"sent/summary.json", "sent/good.txt", "sent/bad.txt", "sent/hung.txt"} <= set(archive.getnames())
     assert (tmp_path / "sent/good.txt").read_text() == "seen\n"
     assert set(psutil.Process().children(recursive=True)) == before
-    assert not [one for one in psutil.process_iter(["cmdline"]) if "time.sleep(600)" in str(one.info["cmdline"])]
+    assert not [
+        process for process in psutil.process_iter(["cmdline"]) if "time.sleep(600)" in str(process.info["cmdline"])
+    ]
 
 
 def test_a_part_that_is_not_needed_may_fail(acceptance: ModuleType, tmp_path: Path) -> None:

@@ -31,12 +31,12 @@ def side(name: str, values: "np.typing.ArrayLike") -> dict[tuple[str, int], floa
     return {(name, number): float(value) for number, value in enumerate(np.asarray(values))}
 
 
-def paired(one: Launches, two: Launches) -> Estimate:
-    return estimate(one, two, list(zip(one, two, strict=True)))
+def paired(side_a: Launches, side_b: Launches) -> Estimate:
+    return estimate(side_a, side_b, list(zip(side_a, side_b, strict=True)))
 
 
-def rejected(found: Estimate) -> bool:
-    return found.p_value is not None and found.p_value <= 0.05
+def rejected(comparison: Estimate) -> bool:
+    return comparison.p_value is not None and comparison.p_value <= 0.05
 
 
 positive = st.floats(0.5, 2.0).map(lambda value: round(value, 6))
@@ -55,9 +55,9 @@ def test_very_many_launches_are_compared_as_scipy_does() -> None:
     generator = np.random.default_rng(6)
     first, second = generator.lognormal(0, 0.1, 300), generator.lognormal(0.015, 0.1, 80)
     expected = mannwhitneyu(second, first, method="asymptotic").pvalue
-    found = estimate(side("a", first), side("b", second))
-    assert found.p_value == pytest.approx(expected, rel=1e-3)
-    assert rejected(found) == (not (found.low or 0) <= 1 <= (found.high or 0))
+    comparison = estimate(side("a", first), side("b", second))
+    assert comparison.p_value == pytest.approx(expected, rel=1e-3)
+    assert rejected(comparison) == (not (comparison.low or 0) <= 1 <= (comparison.high or 0))
 
 
 @settings(deadline=None)  # a busy machine is no failure
@@ -66,54 +66,58 @@ def test_the_signed_rank_p_is_that_of_scipy(ratios: list[float]) -> None:
     steps = np.log(ratios)
     if len(np.unique(np.abs(steps))) < len(steps) or (steps == 0).any():
         return
-    found = paired(side("a", np.ones(len(ratios))), side("b", ratios))
-    assert found.p_value == pytest.approx(wilcoxon(steps, method="exact").pvalue)
+    comparison = paired(side("a", np.ones(len(ratios))), side("b", ratios))
+    assert comparison.p_value == pytest.approx(wilcoxon(steps, method="exact").pvalue)
 
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(positive, min_size=4, max_size=10), st.lists(positive, min_size=4, max_size=10), st.booleans())
 def test_interval_and_test_never_contradict_each_other(first: list[float], second: list[float], pair: bool) -> None:  # noqa: FBT001
-    one, two = side("a", first), side("b", second)
-    found = paired(one, side("b", second[: len(first)])) if pair and len(second) >= len(first) else estimate(one, two)
-    if found.low is None or found.high is None:
-        assert not rejected(found)
+    side_a, side_b = side("a", first), side("b", second)
+    comparison = (
+        paired(side_a, side("b", second[: len(first)]))
+        if pair and len(second) >= len(first)
+        else estimate(side_a, side_b)
+    )
+    if comparison.low is None or comparison.high is None:
+        assert not rejected(comparison)
         return
-    assert found.low <= found.ratio <= found.high
-    assert rejected(found) == (not found.low <= 1 <= found.high)
+    assert comparison.low <= comparison.ratio <= comparison.high
+    assert rejected(comparison) == (not comparison.low <= 1 <= comparison.high)
 
 
 def test_the_ratio_is_hodges_lehmanns_and_b_over_a() -> None:
     first, second = np.array([10.0, 11.0, 12.0, 13.0, 30.0]), np.array([21.0, 22.0, 24.0, 26.0])
     expected = np.exp(np.median(np.log(second[:, np.newaxis] / first)))
-    found = estimate(side("a", first), side("b", second))
-    assert found.ratio == pytest.approx(expected)
+    comparison = estimate(side("a", first), side("b", second))
+    assert comparison.ratio == pytest.approx(expected)
     assert estimate(side("b", second), side("a", first)).ratio == pytest.approx(1 / expected)
 
 
 def test_pairing_removes_what_neighbours_share() -> None:
     generator = np.random.default_rng(1)
     drift = generator.lognormal(0, 0.3, 10)
-    one, two = side("a", drift * generator.lognormal(0, 0.01, 10)), side("b", 1.05 * drift)
-    assert rejected(paired(one, two))
-    assert not rejected(estimate(one, two))
-    assert (paired(one, two).scatter or 1) < (estimate(one, two).scatter or 0) / 10
+    side_a, side_b = side("a", drift * generator.lognormal(0, 0.01, 10)), side("b", 1.05 * drift)
+    assert rejected(paired(side_a, side_b))
+    assert not rejected(estimate(side_a, side_b))
+    assert (paired(side_a, side_b).scatter or 1) < (estimate(side_a, side_b).scatter or 0) / 10
 
 
 @pytest.mark.parametrize("launches", [1, 2, 3])
 def test_fewer_than_four_launches_never_tell(launches: int) -> None:
-    one, two = side("a", np.linspace(1, 1.01, 10)), side("b", np.linspace(100, 101, launches))
-    found = estimate(one, two)
-    assert (found.low, found.high, found.p_value) == (None, None, None)
-    (verdict,) = verdicts([found], 0.05)
+    side_a, side_b = side("a", np.linspace(1, 1.01, 10)), side("b", np.linspace(100, 101, launches))
+    comparison = estimate(side_a, side_b)
+    assert (comparison.low, comparison.high, comparison.p_value) == (None, None, None)
+    (verdict,) = verdicts([comparison], 0.05)
     assert verdict.word == "cannot tell"
     assert require(verdict.needed).launches >= 4
     assert verdict.fewest == 4
 
 
 def test_one_launch_a_side_shows_no_scatter() -> None:
-    found = estimate(side("a", [1.0]), side("b", [1.0]))
-    assert found.scatter is None
-    assert verdicts([found], 0.05)[0].needed is None
+    comparison = estimate(side("a", [1.0]), side("b", [1.0]))
+    assert comparison.scatter is None
+    assert verdicts([comparison], 0.05)[0].needed is None
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, math.nan], [-1.0], [math.inf]])
@@ -122,7 +126,7 @@ def test_what_is_no_time_is_refused(values: list[float]) -> None:
         estimate(side("a", values), side("b", [1.0]))
 
 
-def _found(ratio: float, low: float, high: float, p: float) -> Estimate:
+def _estimated(ratio: float, low: float, high: float, p: float) -> Estimate:
     return Estimate(ratio, low, high, p, (10, 10), 0.03, paired=False)
 
 
@@ -131,25 +135,25 @@ def _found(ratio: float, low: float, high: float, p: float) -> Estimate:
     [([0.01, 0.04, 0.03, 0.005], (0.03, 0.06, 0.06, 0.02)), ([], ()), ([0.9, 0.8], (1.0, 1.0))],
 )
 def test_holm_by_hand(p_values: list[float], by_hand: tuple[float, ...]) -> None:
-    assert adjusted([_found(1.0, 0.9, 1.1, p_value) for p_value in p_values]) == pytest.approx(by_hand)
+    assert adjusted([_estimated(1.0, 0.9, 1.1, p_value) for p_value in p_values]) == pytest.approx(by_hand)
 
 
 def test_the_words() -> None:
     words = [
-        (_found(1.1, 1.05, 1.15, 0.001), "slower"),
-        (_found(0.9, 0.85, 0.95, 0.001), "faster"),
-        (_found(1.0, 0.96, 1.04, 0.9), "equal"),
-        (_found(1.02, 1.01, 1.03, 0.001), "equal"),
-        (_found(1.04, 0.98, 1.1, 0.2), "cannot tell"),
+        (_estimated(1.1, 1.05, 1.15, 0.001), "slower"),
+        (_estimated(0.9, 0.85, 0.95, 0.001), "faster"),
+        (_estimated(1.0, 0.96, 1.04, 0.9), "equal"),
+        (_estimated(1.02, 1.01, 1.03, 0.001), "equal"),
+        (_estimated(1.04, 0.98, 1.1, 0.2), "cannot tell"),
     ]
-    for one, word in words:
-        assert verdicts([one], 0.05)[0].word == word
+    for comparison, word in words:
+        assert verdicts([comparison], 0.05)[0].word == word
     assert verdicts([words[3][0]], 0.0)[0].word == "slower"
 
 
 def test_many_tests_need_more_evidence_each() -> None:
-    lone = _found(1.1, 1.01, 1.2, 0.02)
-    others = [_found(1.0, 0.9, 1.1, 0.9)] * 2
+    lone = _estimated(1.1, 1.01, 1.2, 0.02)
+    others = [_estimated(1.0, 0.9, 1.1, 0.9)] * 2
     assert verdicts([lone], 0.05)[0].word == "slower"
     (first, *_) = verdicts([lone, *others], 0.05)
     assert first.word == "cannot tell"
@@ -191,11 +195,11 @@ def test_like_sides_are_called_different_about_as_often_as_allowed(noise: Noise)
 
 
 def test_a_slowdown_of_a_twentieth_is_found_in_a_band_of_four_sizes() -> None:
-    def found(generator: np.random.Generator) -> bool:
+    def slower(generator: np.random.Generator) -> bool:
         values = _medians(generator, Noise(shared=0.25), 4)
         return verdicts([estimate(side("a", values[::2]), side("b", 1.05 * values[1::2]))], 0.05)[0].word == "slower"
 
-    assert _share(found, 150) >= 0.9
+    assert _share(slower, 150) >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -214,19 +218,23 @@ def test_the_launches_said_to_be_needed_detect_what_they_are_said_to(
     assert needed.launches > launches
     assert needed.detects == (None if detects is None else pytest.approx(detects))
 
-    def told(generator: np.random.Generator) -> bool:
-        one, two = generator.lognormal(0, 0.05, (2, needed.launches))
-        found = estimate(side("a", one), side("b", two * (1 + (detects or 0.0))))
-        return verdicts([found], 0.05)[0].word == "equal" if detects is None else rejected(found) and found.ratio > 1
+    def decided(generator: np.random.Generator) -> bool:
+        first, second = generator.lognormal(0, 0.05, (2, needed.launches))
+        comparison = estimate(side("a", first), side("b", second * (1 + (detects or 0.0))))
+        return (
+            verdicts([comparison], 0.05)[0].word == "equal"
+            if detects is None
+            else rejected(comparison) and comparison.ratio > 1
+        )
 
-    assert _share(told, 300) >= 0.75, "80 % is said; 300 trials have a standard error of 2.3 %"
+    assert _share(decided, 300) >= 0.75, "80 % is said; 300 trials have a standard error of 2.3 %"
 
 
 def test_the_interval_covers_the_true_ratio() -> None:
     def covered(generator: np.random.Generator) -> bool:
         values = _medians(generator, Noise(), 1)
-        found = estimate(side("a", values[::2]), side("b", 1.3 * values[1::2]))
-        return (found.low or 0) <= 1.3 <= (found.high or 0)
+        comparison = estimate(side("a", values[::2]), side("b", 1.3 * values[1::2]))
+        return (comparison.low or 0) <= 1.3 <= (comparison.high or 0)
 
     assert 0.92 <= _share(covered, 300) <= 0.99
 

@@ -12,13 +12,13 @@ from busbw_analysis.data.intervals import Interval, interval_of, resampled
 def test_the_interval_lies_within_the_one_that_covers_more(launches: int) -> None:
     values = np.random.default_rng(launches).lognormal(0, 0.03, launches)
     wide = median_interval(values)
-    found = interval_of(values)
-    assert found.low_ns is not None
-    assert found.high_ns is not None
+    interval = interval_of(values)
+    assert interval.low_ns is not None
+    assert interval.high_ns is not None
     assert wide.low is not None
     assert wide.high is not None
-    assert wide.low <= found.low_ns <= np.median(values) <= found.high_ns <= wide.high
-    assert found.high_ns - found.low_ns < wide.high - wide.low
+    assert wide.low <= interval.low_ns <= np.median(values) <= interval.high_ns <= wide.high
+    assert interval.high_ns - interval.low_ns < wide.high - wide.low
 
 
 def test_ten_launches_by_hand() -> None:
@@ -26,10 +26,10 @@ def test_ten_launches_by_hand() -> None:
     wide, narrow = 1 - 22 / 1024, 1 - 112 / 1024
     excess = (wide - 0.95) / (wide - narrow)
     inwards = 8 * excess / (2 + 6 * excess)
-    found = interval_of(range(1, 11))
-    assert found.low_ns == pytest.approx(2 + inwards)
-    assert found.high_ns == pytest.approx(9 - inwards)
-    assert found.kind == "95 % over launches"
+    interval = interval_of(range(1, 11))
+    assert interval.low_ns == pytest.approx(2 + inwards)
+    assert interval.high_ns == pytest.approx(9 - inwards)
+    assert interval.kind == "95 % over launches"
 
 
 def test_five_launches_have_a_range_and_one_has_nothing() -> None:
@@ -49,10 +49,10 @@ def test_it_covers_the_true_median_as_often_as_promised(launches: int) -> None:
 
 def test_the_bootstrap_of_a_mean_is_as_wide_as_students() -> None:
     values = np.random.default_rng(2).normal(10, 1, 30)
-    found = resampled(values.tolist())
+    bootstrap = resampled(values.tolist())
     half = 2.045 * values.std(ddof=1) / np.sqrt(30)
-    assert found.value == pytest.approx(values.mean())
-    assert (require(found.high) - require(found.low)) / 2 == pytest.approx(half, rel=0.06)
+    assert bootstrap.value == pytest.approx(values.mean())
+    assert (require(bootstrap.high) - require(bootstrap.low)) / 2 == pytest.approx(half, rel=0.06)
 
 
 def test_the_bootstrap_covers_the_truth_with_ten_launches() -> None:
@@ -60,8 +60,8 @@ def test_the_bootstrap_covers_the_truth_with_ten_launches() -> None:
     covered = 0
     for _ in range(300):
         launches = [value + generator.exponential(1.0, 20) for value in generator.normal(0, 0.3, 10)]
-        found = resampled([float(np.mean(samples)) for samples in launches])
-        covered += (found.low or 0) <= 1 <= (found.high or 0)
+        bootstrap = resampled([float(np.mean(samples)) for samples in launches])
+        covered += (bootstrap.low or 0) <= 1 <= (bootstrap.high or 0)
     assert 0.92 <= covered / 300 <= 0.98
 
 

@@ -78,17 +78,17 @@ class Bed:
 
 
 def reference(op: str, send: Array, count: int) -> Array:
-    one, other = send[:count], send[count:]
+    first, second = send[:count], send[count:]
     if op == "memory_read":
         return send[:0]
     if op == "memory_write":
         return np.full(count, 3, dtype=send.dtype)
     combined: Array = {
-        "memory_copy": one,
-        "stream_copy": one,
-        "stream_scale": 3 * one,
-        "stream_add": one + other if len(other) else one,
-        "stream_triad": one + 3 * other if len(other) else one,
+        "memory_copy": first,
+        "stream_copy": first,
+        "stream_scale": 3 * first,
+        "stream_add": first + second if len(second) else first,
+        "stream_triad": first + 3 * second if len(second) else first,
     }[op]
     return combined
 
@@ -138,12 +138,12 @@ def test_the_thread_that_works_on_a_slice_of_an_array_is_the_first_one_to_touch_
         bed.call()
         (work,) = [work for kernel, work in given_out if kernel == compiled.of("nothing")]
         touching = [work for kernel, work in given_out if kernel == compiled.of("place")]
-        ours = [range(one.data_ptr(), one.data_ptr() + one.nbytes) for one in (bed.send, bed.receive)]
+        ours = [range(array.data_ptr(), array.data_ptr() + array.nbytes) for array in (bed.send, bed.receive)]
         itemsize = 1 if op == "memory_copy" else 8
         for piece in range(0, len(work), LINE_BYTES // 8):
             *places, count = map(int, work[piece : piece + 4])
-            worked = {(place, count * itemsize) for place in places if any(place in one for one in ours)}
-            touched = {(int(one[piece]), int(one[piece + 3])) for one in touching}
+            worked = {(place, count * itemsize) for place in places if any(place in span for span in ours)}
+            touched = {(int(words[piece]), int(words[piece + 3])) for words in touching}
             assert worked
             assert touched == worked
 
@@ -245,9 +245,9 @@ def test_pages_are_fresh_in_every_call_and_only_when_they_were_given_back(
 
 
 def test_memory_that_cannot_be_had_is_a_clear_error() -> None:
-    one = case("memory_touch", 1 << 60, 1, dtype="float64")
+    setting = case("memory_touch", 1 << 60, 1, dtype="float64")
     with pytest.raises(BackendError):
-        LOCAL["memory_touch"].bind(Bound(one, torch.zeros(0), torch.zeros(0), None))
+        LOCAL["memory_touch"].bind(Bound(setting, torch.zeros(0), torch.zeros(0), None))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("text", "cores", "found"),
+    ("text", "cores", "counts"),
     [
         ("1", 8, (1,)),
         ("1..cores*2", 6, (1, 2, 4)),
@@ -314,5 +314,5 @@ def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch
         ("2..8+3", 1, (2, 5, 8)),
     ],
 )
-def test_numbers_of_threads_are_read(text: str, cores: int, found: tuple[int, ...]) -> None:
-    assert parse_threads(text, cores) == found
+def test_numbers_of_threads_are_read(text: str, cores: int, counts: tuple[int, ...]) -> None:
+    assert parse_threads(text, cores) == counts

@@ -151,8 +151,8 @@ def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_more_are_made_than_
 
 def test_the_most_ranks_in_groups_of_one_are_expanded() -> None:
     plan = Plan(sweep=(Sweep(ops=("all_reduce",), groups="div:1"),))
-    found = cases.expand(plan, limits.MOST_RANKS, 1).cases
-    assert cases.estimated_seconds(plan, found, partial(step_seconds, cores=2)) > 0
+    expanded = cases.expand(plan, limits.MOST_RANKS, 1).cases
+    assert cases.estimated_seconds(plan, expanded, partial(step_seconds, cores=2)) > 0
 
 
 @pytest.mark.parametrize("nodes", ["9" * 5000, "٣", "1,9999999999"])
@@ -193,9 +193,9 @@ def test_the_longest_timeout_is_allowed() -> None:
 
 
 def test_hostile_plans_end_in_words_soon_and_in_little_room() -> None:
-    found = fuzz_plans.campaign(seed=1, seconds=60, count=(count := trials(40, 150)))
-    assert found.failures == ()
-    assert found.tried == count or found.slowest_seconds < fuzz_plans.MOST_SECONDS
+    outcome = fuzz_plans.campaign(seed=1, seconds=60, count=(count := trials(40, 150)))
+    assert outcome.failures == ()
+    assert outcome.tried == count or outcome.slowest_seconds < fuzz_plans.MOST_SECONDS
 
 
 def test_more_blocks_than_a_day_has_time_for_are_refused() -> None:

@@ -42,8 +42,8 @@ def test_what_has_no_room_stands_below_its_row_and_what_is_the_same_once_above()
 
 
 def test_outside_of_torchrun_ranks_are_local(tmp_path: Path) -> None:
-    found = {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)}
-    assert found == {name: "yes" if name == "local" else "no" for name in LAUNCHERS}
+    by_launcher = {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)}
+    assert by_launcher == {name: "yes" if name == "local" else "no" for name in LAUNCHERS}
 
 
 def test_runs_are_listed_in_whatever_state_they_are(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def _labelled(results: Path, seed: int, label: str | None, cases: list[Case], **
 
 def test_seven_custom_runs_are_told_apart(tmp_path: Path) -> None:
     usual = [case("all_reduce", 8), case("all_reduce", 1 << 20)]
-    mpi = [with_changes(one, backend="mpi") for one in usual]
+    mpi = [with_changes(setting, backend="mpi") for setting in usual]
     _labelled(tmp_path, 1, "before", usual, variables={"OMP_NUM_THREADS": "1"})
     _labelled(tmp_path, 2, "after", usual, variables={"OMP_NUM_THREADS": "2"})
     _labelled(tmp_path, 3, None, [*usual, case("all_reduce", 8, algorithm="ring")], kernel="9.9")
     _labelled(tmp_path, 4, None, [case("all_gather", 8)])
-    _labelled(tmp_path, 5, None, [with_changes(one, dtype="float64") for one in usual])
+    _labelled(tmp_path, 5, None, [with_changes(setting, dtype="float64") for setting in usual])
     _labelled(tmp_path, 6, None, mpi, mpi={"library": "MPICH 5"})
     _labelled(tmp_path, 7, None, usual[:1])
     first = listing.rows("runs", tmp_path)
@@ -103,7 +103,7 @@ def test_seven_custom_runs_are_told_apart(tmp_path: Path) -> None:
     assert {(row["host"], row["hosts"], row["ranks"]) for row in rows} == {("node0", 1, 4)}
     assert [row["started"] for row in rows] == [f"2026-01-0{number}T00:00:00.000Z" for number in range(1, 8)]
     differs = [row["differs"] for row in rows]
-    assert [one["OMP_NUM_THREADS"] for one in differs[:2]] == ["1", "2"]
+    assert [difference["OMP_NUM_THREADS"] for difference in differs[:2]] == ["1", "2"]
     assert differs[2]["algorithm"] == "library, ring"
     assert (differs[1]["kernel"], differs[2]["kernel"]) == ("6.0.0-synthetic", "9.9")
     assert (differs[3] or {}).keys() == {"kernel"}, "no other run has its op"
@@ -161,9 +161,9 @@ def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest
 
 
 def test_suites_over_threads_are_counted_for_the_cores_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found: list[JSON] = []
+    counts: list[JSON] = []
     for cores in (1, 4):  # threads 1, and 1, 2, 4
         monkeypatch.setattr(environment, "cores_of_launcher", partial(int, cores))
-        found += [row["cases at 4 ranks"] for row in listing.rows("suites", tmp_path) if row["suite"] == "memory"]
+        counts += [row["cases at 4 ranks"] for row in listing.rows("suites", tmp_path) if row["suite"] == "memory"]
     for_all_cores_alone = 10  # the largest arrays
-    assert found == [71, 3 * (71 - for_all_cores_alone) + for_all_cores_alone]
+    assert counts == [71, 3 * (71 - for_all_cores_alone) + for_all_cores_alone]

@@ -27,8 +27,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def measurement(world: World, one: Case, block: int = 0) -> Measurement:
-    stored = synthetic_run([one], world, launches=1, blocks=block + 1)
+def measurement(world: World, setting: Case, block: int = 0) -> Measurement:
+    stored = synthetic_run([setting], world, launches=1, blocks=block + 1)
     return stored.measurements[block]
 
 
@@ -69,7 +69,7 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("setting", "said"),
     [
         (case("all_reduce", 8), ""),
         (case("all_reduce", 8, mode="pipelined"), "  (pipelined)"),
@@ -78,13 +78,13 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
         (case("all_reduce", 8, algorithm="ring"), "  (ring over send/recv)"),
     ],
 )
-def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: str) -> None:
+def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(setting: Case, said: str) -> None:
     usual = only_line(case("all_reduce", 8))
-    assert only_line(one) == usual + said
+    assert only_line(setting) == usual + said
     err = io.StringIO()
     shown = table(err)
-    shown.row_written(Skipped(case=one, reason="not here"))
-    shown.row_written(Failed(case=one, launch=0, block=0, error="no luck", cause="backend"))
+    shown.row_written(Skipped(case=setting, reason="not here"))
+    shown.row_written(Failed(case=setting, launch=0, block=0, error="no luck", cause="backend"))
     skipped, failed = err.getvalue().splitlines()
     assert skipped.endswith(f"{said}  skipped: not here")
     assert failed.endswith(f"{said}  FAILED: no luck")
@@ -161,9 +161,9 @@ def test_a_line_comes_with_the_first_block_of_a_run_and_with_the_last_of_every_c
     live.world_formed(Cases((reference, *cases), (), {}), 6, ("here",) * 4, ())
     assert "2 cases and 1 as reference" in out.getvalue()
     shown = []
-    for one, block in ((reference, 0), (cases[0], 0), (cases[1], 0), (cases[1], 1), (cases[0], 1), (reference, 1)):
+    for setting, block in ((reference, 0), (cases[0], 0), (cases[1], 0), (cases[1], 1), (cases[0], 1), (reference, 1)):
         before = len(out.getvalue().splitlines())
-        live.row_written(measurement(BARE, one, block))
+        live.row_written(measurement(BARE, setting, block))
         shown.append(len(out.getvalue().splitlines()) - before)
     assert shown == [0, 1, 0, 1, 1, 0]
     live.launch_ended()

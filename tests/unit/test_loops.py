@@ -67,8 +67,8 @@ def test_rounds_of_one_block_have_rows_of_one_length() -> None:
     def durations(rank: int, _index: int, _case: Case) -> int:
         return 100_000 if rank == 3 else 20_000
 
-    one = timed("pair_matrix", "pipelined", 4, pairs="alone")
-    made = measured(FakeWorld(4, Script(durations=durations)), one)
+    setting = timed("pair_matrix", "pipelined", 4, pairs="alone")
+    made = measured(FakeWorld(4, Script(durations=durations)), setting)
     per_call = {group.ranks: max(group.slowest_ns) / made.calls for group in made.groups}
     assert per_call == {pair: 100_000 if 3 in pair else 20_000 for pair in per_call}
 
@@ -212,8 +212,8 @@ def test_an_amount_that_never_fits_ends_the_search_alike_on_all_ranks() -> None:
     overlap, world = beside(lambda _number, units: 10 if units < 50 else 1_000, ranks=3)
     assert overlap.compute_alone_ns == 1_000 * 1_000
     assert len({backend.calls for backend in world.backends}) == 1
-    found = MOST_CALIBRATIONS * 20 + len(overlap.pure_ns)
-    assert world.backends[0].calls == WARM + 2 * found + 1
+    calls = MOST_CALIBRATIONS * 20 + len(overlap.pure_ns)
+    assert world.backends[0].calls == WARM + 2 * calls + 1
 
 
 def test_ranks_that_sit_out_come_to_both_starts_of_an_overlap() -> None:
@@ -224,18 +224,18 @@ def test_ranks_that_sit_out_come_to_both_starts_of_an_overlap() -> None:
 
 
 def test_every_post_is_waited_for_and_starts_in_turns() -> None:
-    told: list[str] = []
+    events: list[str] = []
     clock = FakeClock()
 
     def post() -> Wait:
-        told.append("post")
+        events.append("post")
         clock.advance(1)
-        return lambda: told.append("wait")
+        return lambda: events.append("wait")
 
     backend = FakeWorld(1).backends[0]
-    loop = Loop(backend, clock, iter(()), lambda: told.append("start"))
-    take_overlapped(loop, itertools.repeat(post), lambda: told.append("compute"), 3)
-    assert told == ["start", "post", "wait", "start", "post", "compute", "wait"] * 3
+    loop = Loop(backend, clock, iter(()), lambda: events.append("start"))
+    take_overlapped(loop, itertools.repeat(post), lambda: events.append("compute"), 3)
+    assert events == ["start", "post", "wait", "start", "post", "compute", "wait"] * 3
 
 
 class CannotPost(WrappingBackend):
@@ -280,7 +280,7 @@ def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("setting", "said"),
     [
         (timed("all_reduce", "pipelined", cache="flushed"), "flushed"),
         (timed("all_reduce", "pipelined", sync="none"), "already"),
@@ -288,8 +288,8 @@ def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode
         (case("all_reduce", 64, 2, pre_enqueue=True), "--pre-enqueue"),
     ],
 )
-def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:
-    assert said in str(skip_reason(one, FakeWorld(2).backends[0], HERE))
+def test_what_cannot_be_timed_so_is_refused(setting: Case, said: str) -> None:
+    assert said in str(skip_reason(setting, FakeWorld(2).backends[0], HERE))
 
 
 @pytest.mark.parametrize("cache", ["warm", "rotating", "flushed"])

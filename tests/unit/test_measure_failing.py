@@ -109,10 +109,10 @@ class Connecting:
 
 
 def test_no_rank_connects_before_all_have_bound() -> None:
-    one, every, some = case("all_reduce", 64, 3), Connecting(), Connecting(unbound=1)
-    assert isinstance(measure_everywhere(FakeWorld(3), one, wrap=every)[0], Measurement)
+    setting, every, some = case("all_reduce", 64, 3), Connecting(), Connecting(unbound=1)
+    assert isinstance(measure_everywhere(FakeWorld(3), setting, wrap=every)[0], Measurement)
     assert set(every.connected) == {0, 1, 2}
-    assert failures(FakeWorld(3), one, wrap=some) == {"backend"}
+    assert failures(FakeWorld(3), setting, wrap=some) == {"backend"}
     assert some.connected == []
 
 
@@ -210,8 +210,8 @@ def test_buffers_that_cannot_be_settled_are_an_error_of_the_backend(monkeypatch:
         raise torch.OutOfMemoryError(message)
 
     monkeypatch.setattr(instrument, "settle", without_room)
-    one = case("all_reduce", 64, 3, in_place=True)
-    errors = errors_of(measure_everywhere(FakeWorld(3), one, wrap=OutOfMemory))
+    setting = case("all_reduce", 64, 3, in_place=True)
+    errors = errors_of(measure_everywhere(FakeWorld(3), setting, wrap=OutOfMemory))
     assert [(type(error), str(error)) for error in errors] == [(BackendError, "no room")] * 3
 
 
@@ -235,8 +235,10 @@ def receives(op: Op) -> bool:
 
 @pytest.mark.parametrize("name", [op.name for op in OPS.values() if receives(op)])
 def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
-    one = case(name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
-    assert failures(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)) == {"wrong_data"}
+    setting = case(
+        name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None
+    )
+    assert failures(FakeWorld(2), setting, wrap=corrupting(1, lambda index: index == 0)) == {"wrong_data"}
 
 
 def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
@@ -310,9 +312,9 @@ REFUSALS: list[tuple[Case, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "said"), REFUSALS)
-def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | None) -> None:
-    reason = skip_reason(one, FakeWorld(one.ranks).backends[0], HERE)
+@pytest.mark.parametrize(("setting", "said"), REFUSALS)
+def test_what_cannot_run_here_is_refused_with_its_reason(setting: Case, said: str | None) -> None:
+    reason = skip_reason(setting, FakeWorld(setting.ranks).backends[0], HERE)
     assert (reason is None) if said is None else (said in str(reason))
 
 
@@ -321,8 +323,8 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
     [(2, "flushed", "flushed"), (1, "flushed", None), (2, "warm", None), (5, "warm", "host")],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
-    one = case("memory_copy", 64, 1, threads=threads, cache=cache)
-    reason = skip_reason(one, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
+    setting = case("memory_copy", 64, 1, threads=threads, cache=cache)
+    reason = skip_reason(setting, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
     assert (reason is None) if said is None else (said in str(reason))
 
 

@@ -69,25 +69,25 @@ def test_parameters_of_llama_are_those_of_its_files() -> None:
 def tensors(model: Model) -> list[tuple[int, ...]]:
     """The shapes of all weights, as a module would have them."""
     h = model.hidden
-    found: list[tuple[int, ...]] = [(model.vocabulary, h)]
-    found += [] if model.tied else [(h, model.vocabulary)]
-    found += [(h,)]
+    shapes: list[tuple[int, ...]] = [(model.vocabulary, h)]
+    shapes += [] if model.tied else [(h, model.vocabulary)]
+    shapes += [(h,)]
     for layer in range(model.layers):
-        found += [(h,), (h,)]
+        shapes += [(h,), (h,)]
         if model.kv_rank:
-            found += [(h, model.q_rank), (model.q_rank,), (h, model.kv_rank + model.rope_dim), (model.kv_rank,)]
+            shapes += [(h, model.q_rank), (model.q_rank,), (h, model.kv_rank + model.rope_dim), (model.kv_rank,)]
             for _ in range(model.heads):
-                found += [(model.q_rank, model.head_dim + model.rope_dim)]
-                found += [(model.kv_rank, model.head_dim), (model.kv_rank, model.value_dim), (model.value_dim, h)]
+                shapes += [(model.q_rank, model.head_dim + model.rope_dim)]
+                shapes += [(model.kv_rank, model.head_dim), (model.kv_rank, model.value_dim), (model.value_dim, h)]
         else:
-            found += [(h, model.head_dim), (model.head_dim, h)] * model.heads
-            found += [(h, model.head_dim)] * (2 * model.kv_heads)
+            shapes += [(h, model.head_dim), (model.head_dim, h)] * model.heads
+            shapes += [(h, model.head_dim)] * (2 * model.kv_heads)
         if model.experts and layer >= model.dense_layers:
-            found += [(h, model.experts)]
-            found += [(h, model.expert_ffn)] * (3 * (model.experts + model.shared_experts))
+            shapes += [(h, model.experts)]
+            shapes += [(h, model.expert_ffn)] * (3 * (model.experts + model.shared_experts))
         else:
-            found += [(h, model.ffn)] * 3
-    return found
+            shapes += [(h, model.ffn)] * 3
+    return shapes
 
 
 LATENT = {"heads": 4, "kv_heads": 4, "head_dim": 6, "rope_dim": 2, "value_dim": 5, "q_rank": 7, "kv_rank": 3}
@@ -161,8 +161,8 @@ def test_a_file_of_ones_own_has_its_own_rows(tmp_path: Path) -> None:
     ],
 )
 def test_rows_that_cannot_be_are_refused(line: str, tmp_path: Path) -> None:
-    keys = {one.partition(" =")[0] for one in line.splitlines()}
-    kept = [one for one in ROW.splitlines() if one.partition(" =")[0] not in keys]
+    keys = {entry.partition(" =")[0] for entry in line.splitlines()}
+    kept = [entry for entry in ROW.splitlines() if entry.partition(" =")[0] not in keys]
     own = tmp_path / "own.toml"
     own.write_text("\n".join(["[[model]]", *kept, line]))
     with pytest.raises(UsageError) as refused:

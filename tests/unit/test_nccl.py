@@ -343,15 +343,15 @@ def test_torchs_threads_neither_end_a_rank_nor_record_its_calls(world: World, mo
 
 @pytest.mark.parametrize(("op", "is_lost"), [("all_reduce", True), ("memory_copy", False)])
 def test_a_rank_that_waits_for_others_for_ever_says_so(world: World, op: str, *, is_lost: bool) -> None:
-    told: list[str] = []
-    backend = NcclBackend(replace(world, timeout_seconds=0.3, lost=lambda error: told.append(str(error))))
+    errors: list[str] = []
+    backend = NcclBackend(replace(world, timeout_seconds=0.3, lost=lambda error: errors.append(str(error))))
     data = torch.zeros(4, device="cuda")
     backend.bind(Bound(case(op, 16, 1, backend="nccl", device="cuda"), data, data.clone(), group=(0,)))
     until = time.monotonic() + (20 if is_lost else 2)
-    while time.monotonic() < until and not told:
+    while time.monotonic() < until and not errors:
         torch.ones(1).sum()  # as cudaDeviceSynchronize, it polls
     backend.close()
-    assert bool(told) == is_lost, "what needs no other rank takes as long as it takes"
+    assert bool(errors) == is_lost, "what needs no other rank takes as long as it takes"
 
 
 def test_what_a_user_asked_wrongly_is_no_refusal_of_the_library(world: World) -> None:

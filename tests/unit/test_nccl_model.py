@@ -38,12 +38,16 @@ def eight(architecture: Architecture, **more: object) -> Machine:
 
 
 def expected(op: Op, algorithm: str, protocol: str, machine: Machine) -> Expectation:
-    return next(one for one in expectations(op, machine) if (one.algorithm, one.protocol) == (algorithm, protocol))
+    return next(
+        expectation
+        for expectation in expectations(op, machine)
+        if (expectation.algorithm, expectation.protocol) == (algorithm, protocol)
+    )
 
 
-def busbw(one: Expectation, ranks: int, op: Op = "all_reduce") -> float:
+def busbw(expectation: Expectation, ranks: int, op: Op = "all_reduce") -> float:
     factor = 2 * (ranks - 1) / ranks if op == "all_reduce" else (ranks - 1) / ranks
-    return one.algbw * factor / GB
+    return expectation.algbw * factor / GB
 
 
 @pytest.mark.parametrize(
@@ -104,14 +108,16 @@ def test_few_gpus_have_few_heads_and_stay_with_a_ring(
     efficiency = {"Hopper": 0.85, "Blackwell": 0.74}[architecture]
     for channels in (12, 16, 24):
         machine = eight(architecture, ranks=ranks, channels=channels)
-        found = {
-            one.algorithm: busbw(one, ranks) for one in expectations("all_reduce", machine) if one.protocol == "Simple"
+        rates = {
+            expectation.algorithm: busbw(expectation, ranks)
+            for expectation in expectations("all_reduce", machine)
+            if expectation.protocol == "Simple"
         }
         if inside is None or beyond is None:
-            assert "NVLS" not in found
+            assert "NVLS" not in rates
         else:
             nvls = ranks * min(2 * inside * efficiency * (ranks - 1) / ranks, beyond)
-            assert found["NVLS"] == pytest.approx(nvls)
+            assert rates["NVLS"] == pytest.approx(nvls)
         taken = choose("all_reduce", 1 << 34, machine).algorithm
         # Where both have as much, a ring has more steps.
         assert (taken == "NVLS") == (ranks >= {"Hopper": 6, "Blackwell": 8}[architecture])
@@ -128,7 +134,10 @@ def test_switches_gain_nothing_where_nothing_is_handed_out_and_added_up_at_once(
 def test_latencies_are_those_of_steps() -> None:
     """On one host: base + 14 steps of a ring, 2·7 of a tree; by hand from the tables."""
     machine = eight("Ampere")
-    by = {(one.algorithm, one.protocol): one.latency_seconds * 1e6 for one in expectations("all_reduce", machine)}
+    by = {
+        (expectation.algorithm, expectation.protocol): expectation.latency_seconds * 1e6
+        for expectation in expectations("all_reduce", machine)
+    }
     assert by["Ring", "LL"] == pytest.approx(6.6 + 14 * 0.6)
     assert by["Ring", "Simple"] == pytest.approx(8.4 + 14 * 3.4)
     assert by["Tree", "LL128"] == pytest.approx(14.0 + 14 * 1.25)
@@ -141,7 +150,7 @@ def test_latencies_are_those_of_steps() -> None:
 def test_through_switches_a_chain_is_one_step(op: Op, ranks: int) -> None:
     """For however many GPUs: so a short broadcast of H200 x 8 is expected in 7.2 µs, and 16 MiB go by Simple."""
     machine = eight("Hopper", ranks=ranks)
-    by = {one.protocol: one.latency_seconds * 1e6 for one in expectations(op, machine)}
+    by = {expectation.protocol: expectation.latency_seconds * 1e6 for expectation in expectations(op, machine)}
     assert by == pytest.approx({"LL": 6.6 + 0.6, "LL128": 14.0 + 1.9, "Simple": 8.4 + 3.4})
     assert seconds(choose(op, 8, machine), 8) * 1e6 == pytest.approx(7.2, abs=0.01)
     long = choose(op, 16 << 20, machine)
@@ -180,7 +189,7 @@ def test_whatever_is_asked_there_is_a_choice_and_it_is_the_fastest(
     chosen = choose(op, 1 << power, machine)
     least = seconds(chosen, 1 << power)
     assert least > 0
-    assert all(least <= seconds(one, 1 << power) for one in expectations(op, machine))
+    assert all(least <= seconds(expectation, 1 << power) for expectation in expectations(op, machine))
 
 
 # --- of a run --------------------------------------------------------------------------------------------------
@@ -207,8 +216,8 @@ def judged(
 ) -> Judgement:
     cards = gpus(8) if cards is None else cards
     seats: list[JSON] = [{"rank": rank, "local_rank": rank, "gpu": rank} for rank in range(ranks)]
-    found: dict[str, JSON] = {"pci": {"gpus": list(cards), "nics": [], "drives": []}, "ranks": seats}
-    facts = {**found, **({} if variables is None else {"variables": variables})}
+    hardware: dict[str, JSON] = {"pci": {"gpus": list(cards), "nics": [], "drives": []}, "ranks": seats}
+    facts = {**hardware, **({} if variables is None else {"variables": variables})}
     sizes = [0] if op == "barrier" else SIZES
     cases = [case(op, size, ranks, nodes=nodes, backend="nccl", device="cuda", algorithm=algorithm) for size in sizes]
     hosts = tuple(f"node{number}" for number in range(nodes))
@@ -233,9 +242,9 @@ def test_a_run_over_nccl_is_shown_with_what_its_model_chooses() -> None:
 
 def test_a_barrier_is_an_all_reduce_of_one_element() -> None:
     (row,) = choices_in(judged("barrier"))
-    one = choose("all_reduce", 4, eight("Hopper"))
-    assert (row.algorithm, row.protocol) == (one.algorithm, one.protocol)
-    assert (row.first_bytes, row.last_bytes, row.expected_seconds) == (4, 4, seconds(one, 4))
+    choice = choose("all_reduce", 4, eight("Hopper"))
+    assert (row.algorithm, row.protocol) == (choice.algorithm, choice.protocol)
+    assert (row.first_bytes, row.last_bytes, row.expected_seconds) == (4, 4, seconds(choice, 4))
     assert row.measured_seconds
 
 

@@ -48,8 +48,8 @@ def test_what_the_driver_does_not_support_is_unknown() -> None:
 @pytest.mark.parametrize("lacks", [(), ("nvmlDeviceGetTemperatureV",)])
 def test_energy_temperature_and_times_of_a_reduced_clock_are_those_of_the_driver(lacks: tuple[str, ...]) -> None:
     limited = {pynvml.NVML_PERF_POLICY_POWER: 7_000, pynvml.NVML_PERF_POLICY_THERMAL: 9_000}
-    told = replace(GPU, memory_mhz=2_619, celsius=54, energy_mj=1_234_567, limited_ns=limited)
-    with managed(Driver([told], lacks=lacks)):
+    gpu = replace(GPU, memory_mhz=2_619, celsius=54, energy_mj=1_234_567, limited_ns=limited)
+    with managed(Driver([gpu], lacks=lacks)):
         conditions = require(nvml_of(GPU.uuid, None)).conditions()
     assert (conditions.memory_mhz, conditions.celsius, conditions.joules) == (2_619, 54, 1_234.567)
     assert {reasons_in_words(bit): ns for bit, ns in conditions.limited_ns.items()} == {
@@ -110,9 +110,9 @@ def test_every_reason_has_a_bit_of_its_own() -> None:
 
 
 def test_a_block_tells_how_the_gpus_of_its_host_stood() -> None:
-    told = DeviceScript(conditions=DeviceConditions(3, 1_980.0, 0x4))
+    script = DeviceScript(conditions=DeviceConditions(3, 1_980.0, 0x4))
     row = require_type(
-        Measurement, measured(FakeWorld(2, Script(device=told)), case("all_reduce", 64, 2, device="cuda"))
+        Measurement, measured(FakeWorld(2, Script(device=script)), case("all_reduce", 64, 2, device="cuda"))
     )
     gpu = GpuConditions(index=3, mhz_before=1_980.0, mhz_after=1_980.0, throttled=("power limit",))
     assert row.conditions[0].gpus == (gpu, gpu)

@@ -69,28 +69,28 @@ def test_the_limit_is_the_last_whole_number_before_a_gap(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_the_expected_result_is_the_truth_and_every_partial_result_is_exact(dtype: str, redop: str) -> None:
     for ranks in RANKS:
-        one = made(ranks, dtype, redop)
-        if one is None:
+        contents = made(ranks, dtype, redop)
+        if contents is None:
             assert redop == "avg", "only an average may have no exact test"
             continue
-        assert one.reduced is not None
-        expected = truth(one.table, redop)
-        assert torch.equal(one.reduced.to(torch.int64), expected), ranks
+        assert contents.reduced is not None
+        expected = truth(contents.table, redop)
+        assert torch.equal(contents.reduced.to(torch.int64), expected), ranks
         assert int(expected.abs().max()) <= EXACT_UP_TO[dtype]
         if redop in {"sum", "avg"}:
-            assert int(one.table.to(torch.int64).sum(0).max()) <= EXACT_UP_TO[dtype]
+            assert int(contents.table.to(torch.int64).sum(0).max()) <= EXACT_UP_TO[dtype]
 
 
 @pytest.mark.parametrize("redop", ["sum", "avg", "product"])
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_a_library_may_combine_in_any_order(dtype: str, redop: str) -> None:
     for ranks in (2, 3, 7, 16, 64):
-        one = made(ranks, dtype, redop)
-        if one is None:
+        contents = made(ranks, dtype, redop)
+        if contents is None:
             continue
         for order in (list(range(ranks)), list(reversed(range(ranks))), sorted(range(ranks), key=lambda r: r * 7 % 5)):
-            result = Exchange([one.table[rank] for rank in order], 0, redop=redop).reduced()
-            assert torch.equal(result, require(one.reduced)), (ranks, order)
+            result = Exchange([contents.table[rank] for rank in order], 0, redop=redop).reduced()
+            assert torch.equal(result, require(contents.reduced)), (ranks, order)
 
 
 def test_an_average_without_an_exact_test_says_so() -> None:
@@ -104,47 +104,47 @@ def test_an_average_without_an_exact_test_says_so() -> None:
 @pytest.mark.parametrize("redop", [None, *REDOPS])
 def test_no_element_of_a_buffer_that_was_never_written_passes_for_a_result(dtype: str, redop: str | None) -> None:
     for ranks in (1, 2, 4, 7, 16, 100):
-        one = made(ranks, dtype, redop)
-        if one is None:
+        contents = made(ranks, dtype, redop)
+        if contents is None:
             continue
         untouched = torch.zeros(PERIOD, dtype=TORCH_DTYPES[dtype])
         poison(untouched, redop)
         sources = [REDUCED] if redop else list(range(ranks))
-        assert all(count_wrong(untouched, (Span(PERIOD, source),), one) == PERIOD for source in sources)
+        assert all(count_wrong(untouched, (Span(PERIOD, source),), contents) == PERIOD for source in sources)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_no_reduction_passes_for_another_and_none_is_the_same_everywhere(dtype: str, ranks: int) -> None:
     for redop in REDOPS:
-        one = made(ranks, dtype, redop)
-        if one is None or one.reduced is None:
+        contents = made(ranks, dtype, redop)
+        if contents is None or contents.reduced is None:
             continue
-        assert len(set(one.reduced.tolist())) > 1
+        assert len(set(contents.reduced.tolist())) > 1
         for other in REDOPS:
-            if other == redop or (other == "avg" and bool((one.table.to(torch.int64).sum(0) % ranks).any())):
+            if other == redop or (other == "avg" and bool((contents.table.to(torch.int64).sum(0) % ranks).any())):
                 continue
-            assert bool((truth(one.table, other) != one.reduced.to(torch.int64)).any()), (redop, other)
+            assert bool((truth(contents.table, other) != contents.reduced.to(torch.int64)).any()), (redop, other)
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_moved_8_bit_floats_are_told_apart_by_their_bytes(dtype: str) -> None:
     """Some of the bytes are NaN, which differs from itself."""
-    one, where = pattern(2, dtype, None, 1), (Span(PERIOD, 1),)
+    contents, where = pattern(2, dtype, None, 1), (Span(PERIOD, 1),)
     buffer = torch.empty(PERIOD, dtype=TORCH_DTYPES[dtype])
-    fill(buffer, where, one)
-    assert count_wrong(buffer, where, one) == 0
+    fill(buffer, where, contents)
+    assert count_wrong(buffer, where, contents) == 0
     assert len(set(buffer.view(torch.uint8).tolist())) > 100
     buffer.view(torch.uint8)[7] ^= 1
-    assert count_wrong(buffer, where, one) == 1
+    assert count_wrong(buffer, where, contents) == 1
 
 
 @pytest.mark.parametrize("redop", [None, *REDOPS])
 def test_all_ranks_differ_and_so_do_all_phases(redop: str | None) -> None:
-    one = pattern(7, "int8" if redop is None else "float32", redop, 1)
-    assert len({tuple(row) for row in one.table.tolist()}) == 7
+    contents = pattern(7, "int8" if redop is None else "float32", redop, 1)
+    assert len({tuple(row) for row in contents.table.tolist()}) == 7
     if redop is None:
-        phases = {tuple(one.row(Span(5, 2, phase)).tolist()) for phase in range(300)}
+        phases = {tuple(contents.row(Span(5, 2, phase)).tolist()) for phase in range(300)}
         assert len(phases) == 300
 
 
@@ -163,13 +163,13 @@ spans = st.lists(
 @given(spans)
 @settings(deadline=None, max_examples=50)
 def test_what_fill_writes_count_wrong_finds_right(given_spans: list[Span]) -> None:
-    one = pattern(4, "float32", "sum", 1)
+    contents = pattern(4, "float32", "sum", 1)
     buffer = torch.zeros(sum(span.length for span in given_spans))
-    fill(buffer, given_spans, one)
-    assert count_wrong(buffer, given_spans, one) == 0
+    fill(buffer, given_spans, contents)
+    assert count_wrong(buffer, given_spans, contents) == 0
     start = 0
     for span in given_spans:
-        source = one.reduced if span.source == REDUCED else one.table[span.source]
+        source = contents.reduced if span.source == REDUCED else contents.table[span.source]
         assert source is not None
         shift = span.phase if span.source == REDUCED else span.phase * 37
         for place in {0, span.length // 2, span.length - 1} if span.length else set():
@@ -180,13 +180,13 @@ def test_what_fill_writes_count_wrong_finds_right(given_spans: list[Span]) -> No
 @given(st.integers(1, 3 * PERIOD), st.data())
 @settings(deadline=None, max_examples=50)
 def test_exactly_the_changed_elements_are_wrong(length: int, data: st.DataObject) -> None:
-    one, where = pattern(2, "float32", None, 1), (Span(length, 1, 4),)
+    contents, where = pattern(2, "float32", None, 1), (Span(length, 1, 4),)
     buffer = torch.zeros(length)
-    fill(buffer, where, one)
+    fill(buffer, where, contents)
     places = data.draw(st.sets(st.integers(0, length - 1), max_size=10))
     for place in places:
         buffer[place] = float("nan") if place % 2 else 0.5
-    assert count_wrong(buffer, where, one) == len(places)
+    assert count_wrong(buffer, where, contents) == len(places)
 
 
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)

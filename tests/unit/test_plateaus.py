@@ -41,7 +41,7 @@ def of_a_gpu(
 
 
 def of_launches(sizes: Sequence[int], launches: Sequence[Sequence[float]]) -> Plateaus:
-    return found(sizes, [float(np.median(rates)) for rates in launches], launches)
+    return plateaus_of(sizes, [float(np.median(rates)) for rates in launches], launches)
 
 
 def sweep(first: int = 12, last: int = 28, steps: int = 2) -> list[int]:
@@ -61,7 +61,7 @@ def noisy(rates: Sequence[float], seed: int, noise: float = 0.03, tails: float =
     return [float(rate) for rate in rates * np.exp(generator.normal(0, noise, len(rates)) - late)]
 
 
-def found(sizes: Sequence[int], rates: Sequence[float], launches: Sequence[Sequence[float]] = ()) -> Plateaus:
+def plateaus_of(sizes: Sequence[int], rates: Sequence[float], launches: Sequence[Sequence[float]] = ()) -> Plateaus:
     return require_type(Plateaus, find_plateaus(sizes, rates, launches))
 
 
@@ -74,7 +74,7 @@ def test_planted_plateaus_are_found_where_they_are(
 ) -> None:
     right = 0
     for seed in range(10):
-        answer = found(sweep(), noisy(levels(sweep(), rates, ends, ramp), seed))
+        answer = plateaus_of(sweep(), noisy(levels(sweep(), rates, ends, ramp), seed))
         same = len(answer.plateaus) == len(rates)
         right += same and all(
             abs(plateau.rate / rate - 1) < 0.06 for plateau, rate in zip(answer.plateaus, rates, strict=True)
@@ -87,7 +87,7 @@ def test_planted_plateaus_are_found_where_they_are(
 
 
 def test_without_noise_ends_and_rates_are_exact() -> None:
-    answer = found(sweep(steps=1), levels(sweep(steps=1), (200e9, 80e9, 20e9), (15.5, 20.5)))
+    answer = plateaus_of(sweep(steps=1), levels(sweep(steps=1), (200e9, 80e9, 20e9), (15.5, 20.5)))
     assert [(plateau.first_bytes, plateau.last_bytes) for plateau in answer.plateaus] == [
         (4 * KIB, 32 * KIB),
         (64 * KIB, MIB),
@@ -100,7 +100,7 @@ def test_without_noise_ends_and_rates_are_exact() -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
 def test_a_flat_curve_has_one_plateau(noise: float) -> None:
     for seed in range(trials(4, 10)):
-        answer = found(sweep(), noisy([20e9] * len(sweep()), seed, noise))
+        answer = plateaus_of(sweep(), noisy([20e9] * len(sweep()), seed, noise))
         assert len(answer.plateaus) == 1
         assert answer.plateaus[0].rate == pytest.approx(20e9, rel=0.05)
 
@@ -108,7 +108,7 @@ def test_a_flat_curve_has_one_plateau(noise: float) -> None:
 def test_the_cost_of_starting_a_call_is_no_plateau() -> None:
     sizes = sweep()
     rates = [20e9 / (1 + 16 * KIB / size) for size in sizes]
-    answer = found(sizes, noisy(rates, 1, 0.01, tails=0.0))
+    answer = plateaus_of(sizes, noisy(rates, 1, 0.01, tails=0.0))
     assert len(answer.plateaus) == 1
     assert answer.plateaus[0].first_bytes >= 16 * KIB, "below, starting takes longer than moving"
     assert answer.call_bytes == pytest.approx(16 * KIB, rel=0.05)
@@ -119,16 +119,16 @@ def test_one_slow_size_bends_no_level() -> None:
     rates = levels(sweep(), (200e9, 20e9), (18.5,))
     rates[4] *= 0.6
     rates[-6] *= 0.7
-    assert [plateau.rate for plateau in found(sweep(), rates).plateaus] == pytest.approx([200e9, 20e9])
+    assert [plateau.rate for plateau in plateaus_of(sweep(), rates).plateaus] == pytest.approx([200e9, 20e9])
 
 
 def test_levels_closer_than_a_tenth_are_one() -> None:
-    assert len(found(sweep(), levels(sweep(), (100e9, 95e9), (20.5,))).plateaus) == 1
+    assert len(plateaus_of(sweep(), levels(sweep(), (100e9, 95e9), (20.5,))).plateaus) == 1
 
 
 def test_a_rate_that_rises_is_a_plateau_as_well() -> None:
     """A library's copy changes to stores past the caches for large sizes: more traffic than before is possible."""
-    answer = found(sweep(), levels(sweep(), (60e9, 15e9, 22e9), (15.5, 21.5)))
+    answer = plateaus_of(sweep(), levels(sweep(), (60e9, 15e9, 22e9), (15.5, 21.5)))
     assert [plateau.rate for plateau in answer.plateaus] == pytest.approx([60e9, 15e9, 22e9])
 
 
@@ -147,21 +147,21 @@ def test_a_fall_at_the_end_says_that_memory_was_perhaps_not_reached() -> None:
     sizes = sweep(steps=1)
     rates = levels(sizes, (100e9, 40e9), (17.5,))
     rates[-2:] = [30e9, 20e9]
-    answer = found(sizes, rates)
+    answer = plateaus_of(sizes, rates)
     assert answer.end == "falls"
 
 
 def test_the_last_plateau_goes_to_the_end_where_the_end_is_less_than_a_step_away() -> None:
     sizes = sweep()
     rates = [rate * 0.95 if number >= len(sizes) - 4 else rate for number, rate in enumerate([20e9] * len(sizes))]
-    answer = found(sizes, rates)
+    answer = plateaus_of(sizes, rates)
     assert answer.plateaus[-1].last_bytes == sizes[-1]
     assert answer.end == "flat"
 
 
 def test_a_short_last_plateau_is_not_called_the_outermost() -> None:
     sizes = sweep(steps=2)
-    answer = found(sizes, levels(sizes, (100e9, 40e9), (26.9,), ramp=0.2))
+    answer = plateaus_of(sizes, levels(sizes, (100e9, 40e9), (26.9,), ramp=0.2))
     assert len(answer.plateaus) == 2
     assert answer.end == "short"
 
@@ -184,12 +184,12 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
 def test_the_interval_is_over_launches() -> None:
     sizes, rates = sweep(steps=1), levels(sweep(steps=1), (100e9, 20e9), (18.5,))
     shifts = (0.95, 0.97, 1.0, 1.01, 1.02, 1.03, 1.04)
-    few = found(sizes, rates, [[rate * shift for shift in shifts[:3]] for rate in rates])
+    few = plateaus_of(sizes, rates, [[rate * shift for shift in shifts[:3]] for rate in rates])
     assert (few.plateaus[1].low, few.plateaus[1].high) == pytest.approx((19e9, 20e9))
     assert few.plateaus[1].kind == "range of launch medians"
-    many = found(sizes, rates, [[rate * shift for shift in shifts] for rate in rates])
+    many = plateaus_of(sizes, rates, [[rate * shift for shift in shifts] for rate in rates])
     assert many.plateaus[1].kind == "95 % over launches"
-    alone = found(sizes, rates, [[rate] for rate in rates])
+    alone = plateaus_of(sizes, rates, [[rate] for rate in rates])
     assert (alone.plateaus[1].low, alone.plateaus[1].kind) == (None, "none")
 
 
@@ -199,8 +199,8 @@ def test_what_launches_differ_in_counts_as_noise() -> None:
     generator = np.random.default_rng(0)
     sure = [[rate * factor for factor in np.exp(generator.normal(0, 0.001, 4))] for rate in rates]
     unsure = [[rate * factor for factor in np.exp(generator.normal(0, 0.3, 4))] for rate in rates]
-    assert len(found(sizes, rates, sure).plateaus) == 2
-    assert len(found(sizes, rates, unsure).plateaus) == 1
+    assert len(plateaus_of(sizes, rates, sure).plateaus) == 2
+    assert len(plateaus_of(sizes, rates, unsure).plateaus) == 1
 
 
 # --- GPUs: most of a sweep is the cost of launching ------------------------------------------------------------------

@@ -81,27 +81,27 @@ def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Pred
     return Ways(known).predict(query(known, ranks, sizes, **where))
 
 
-def kinds(found: Forecast) -> list[str]:
+def kinds(forecast: Forecast) -> list[str]:
     """In what the answer goes beyond the data: size, ranks, cores, hosts …"""
-    return [extrapolation.respect for extrapolation in found.extrapolated]
+    return [extrapolation.respect for extrapolation in forecast.extrapolated]
 
 
 @pytest.mark.parametrize("size", [200, 100 * KIB, 3 * MIB])
 def test_a_size_between_the_measured_ones_is_predicted_from_the_curve_of_its_ranks(size: int) -> None:
-    (found,) = answer(evidence(), 4, size).forecasts
-    assert found.seconds.value == pytest.approx(truth("all_reduce", 4, size), rel=0.05)
-    assert require(found.seconds.low) < found.seconds.value < require(found.seconds.high)
-    assert found.held_out.passed
-    assert found.ends == (found.seconds.low, found.seconds.high)
-    assert not found.extrapolated
-    assert found.measured is None
-    assert found.busbw == pytest.approx(size / found.seconds.value * 1.5)
+    (forecast,) = answer(evidence(), 4, size).forecasts
+    assert forecast.seconds.value == pytest.approx(truth("all_reduce", 4, size), rel=0.05)
+    assert require(forecast.seconds.low) < forecast.seconds.value < require(forecast.seconds.high)
+    assert forecast.held_out.passed
+    assert forecast.ends == (forecast.seconds.low, forecast.seconds.high)
+    assert not forecast.extrapolated
+    assert forecast.measured is None
+    assert forecast.busbw == pytest.approx(size / forecast.seconds.value * 1.5)
 
 
 def test_what_was_measured_stands_beside_what_is_predicted() -> None:
-    (found,) = answer(evidence(), 4, SIZES[5]).forecasts
-    assert require(found.measured).time_ns == pytest.approx(truth("all_reduce", 4, SIZES[5]) * 1e9, rel=0.03)
-    assert abs(require(found.error)) < 0.05
+    (forecast,) = answer(evidence(), 4, SIZES[5]).forecasts
+    assert require(forecast.measured).time_ns == pytest.approx(truth("all_reduce", 4, SIZES[5]) * 1e9, rel=0.03)
+    assert abs(require(forecast.error)) < 0.05
 
 
 @pytest.mark.parametrize(("reach", "passed"), [(4, True), (1 << 20, False)])
@@ -109,10 +109,10 @@ def test_a_larger_size_follows_from_the_last_piece_and_is_validated_as_far_as_wa
     reach: int,
     passed: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    (found,) = answer(evidence(), 2, reach * SIZES[-1]).forecasts
-    assert found.seconds.value == pytest.approx(truth("all_reduce", 2, reach * SIZES[-1]), rel=0.1)
-    assert kinds(found) == ["size"]
-    assert found.held_out.passed == passed
+    (forecast,) = answer(evidence(), 2, reach * SIZES[-1]).forecasts
+    assert forecast.seconds.value == pytest.approx(truth("all_reduce", 2, reach * SIZES[-1]), rel=0.1)
+    assert kinds(forecast) == ["size"]
+    assert forecast.held_out.passed == passed
 
 
 def alone(world: World, sizes: Sequence[int], launches: int = 6) -> MeasuredCurves:
@@ -122,9 +122,9 @@ def alone(world: World, sizes: Sequence[int], launches: int = 6) -> MeasuredCurv
 
 def test_the_size_that_is_as_far_as_the_question_has_to_pass_by_itself() -> None:
     slower = World(pieces=(Piece(20e-6, 1e-10), Piece(20e-6, 2e-10, 48 * MIB)), sample_noise=0.01)
-    (found,) = answer(alone(slower, [8 << step for step in range(25)]), 4, 4 * GIB).forecasts
-    assert require(found.held_out.median_error) < 0.1
-    assert not found.held_out.passed
+    (forecast,) = answer(alone(slower, [8 << step for step in range(25)]), 4, 4 * GIB).forecasts
+    assert require(forecast.held_out.median_error) < 0.1
+    assert not forecast.held_out.passed
     steady = World(pieces=(Piece(20e-6, 1e-10),), sample_noise=0.01)
     assert answer(alone(steady, [8 << step for step in range(25)]), 4, 4 * GIB).forecasts[0].held_out.passed
 
@@ -133,8 +133,8 @@ def test_sizes_below_the_smallest_of_a_curve_are_not_validated() -> None:
     known = alone(
         World(pieces=(Piece(20e-6, 1e-10), Piece(400e-6, 1e-10, 64 * KIB))), [128 * KIB << step for step in range(12)]
     )
-    (found,) = answer(known, 4, 8).forecasts
-    assert not found.held_out.passed
+    (forecast,) = answer(known, 4, 8).forecasts
+    assert not forecast.held_out.passed
     assert answer(known, 4, 200 * KIB).forecasts[0].held_out.passed
 
 
@@ -142,15 +142,15 @@ def test_sizes_below_the_smallest_of_a_curve_are_not_validated() -> None:
 def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> None:
     jump = World(pieces=(Piece(20e-6, 1e-10), Piece(400e-6, 2e-10, 33 * KIB)), sample_noise=0.01)
     known = alone(jump, [8 << step for step in range(24)], launches)
-    (found,) = answer(known, 4, 40 * KIB).forecasts
-    assert not found.held_out.passed
-    assert kinds(found) == ["jump"]
-    assert re.findall(r"\d+ KiB", found.extrapolated[0].how) == ["40 KiB", "32 KiB", "64 KiB"]
+    (forecast,) = answer(known, 4, 40 * KIB).forecasts
+    assert not forecast.held_out.passed
+    assert kinds(forecast) == ["jump"]
+    assert re.findall(r"\d+ KiB", forecast.extrapolated[0].how) == ["40 KiB", "32 KiB", "64 KiB"]
     if launches >= 5:
-        assert found.seconds.high is not None
-        assert require(found.seconds.low) <= 25e-6
-        assert found.seconds.high >= jump.seconds("all_reduce", 40 * KIB, range(4)) * 0.98
-        assert found.ends is None, "launches do not know the error of a method that is not validated"
+        assert forecast.seconds.high is not None
+        assert require(forecast.seconds.low) <= 25e-6
+        assert forecast.seconds.high >= jump.seconds("all_reduce", 40 * KIB, range(4)) * 0.98
+        assert forecast.ends is None, "launches do not know the error of a method that is not validated"
     for beside in (32 * KIB, 64 * KIB):
         (measured,) = answer(known, 4, beside).forecasts
         assert measured.held_out.passed
@@ -160,12 +160,12 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
 @pytest.mark.parametrize("ranks", [6, 16, 256])
 @pytest.mark.parametrize("size", [8, 64 * KIB, 32 * MIB])
 def test_other_numbers_of_ranks_are_carried_from_the_nearest_curve(ranks: int, size: int) -> None:
-    (found,) = answer(evidence(), ranks, size).forecasts
-    assert (found.basis, found.carried_from) == ("carried", (8, 1))
-    assert found.seconds.value == pytest.approx(truth("all_reduce", ranks, size), rel=0.05)
-    assert found.held_out.passed == (ranks <= 16)
-    assert require(found.held_out.median_error) < 0.05
-    assert ("ranks" in kinds(found)) == (ranks > 8)
+    (forecast,) = answer(evidence(), ranks, size).forecasts
+    assert (forecast.basis, forecast.carried_from) == ("carried", (8, 1))
+    assert forecast.seconds.value == pytest.approx(truth("all_reduce", ranks, size), rel=0.05)
+    assert forecast.held_out.passed == (ranks <= 16)
+    assert require(forecast.held_out.median_error) < 0.05
+    assert ("ranks" in kinds(forecast)) == (ranks > 8)
 
 
 @cache
@@ -191,16 +191,16 @@ def test_a_curve_of_an_imbalance_is_predicted_with_its_busbw(ranks: int) -> None
     """A setting that is no algorithm is a way to measure an op: the usual one answers, or that asked for."""
     worlds = {0.5: BETA, 0.9: 4 * BETA}
     stored = synthetic_run(
-        [case("all_to_all_v", size, ranks, imbalance=one) for one in worlds for size in SIZES],
-        World(by_setting={one: (Piece(CALL, beta),) for one, beta in worlds.items()}, sample_noise=0.003),
+        [case("all_to_all_v", size, ranks, imbalance=imbalance) for imbalance in worlds for size in SIZES],
+        World(by_setting={imbalance: (Piece(CALL, beta),) for imbalance, beta in worlds.items()}, sample_noise=0.003),
         samples=7,
     )
     for asked, taken in ((None, 0.5), (0.9, 0.9)):
         known = measured_curves(read_results([stored]), "all_to_all_v", imbalance=asked)
-        (found,) = answer(known, ranks, 3 * MIB).forecasts
+        (forecast,) = answer(known, ranks, 3 * MIB).forecasts
         wanted = CALL + 3 * MIB * worlds[taken]
-        assert found.seconds.value == pytest.approx(wanted, rel=0.05)
-        assert found.busbw == pytest.approx(3 * MIB / found.seconds.value * (ranks - 1) / ranks)
+        assert forecast.seconds.value == pytest.approx(wanted, rel=0.05)
+        assert forecast.busbw == pytest.approx(3 * MIB / forecast.seconds.value * (ranks - 1) / ranks)
         assert any(str(taken) in note for note in known.notes)
     with refused(AnalysisError, "way-not-measured"):
         measured_curves(read_results([stored]), "all_to_all_v", imbalance=1)
@@ -217,11 +217,13 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         stored = synthetic_run(
             [case("all_reduce", 8 << step) for step in range(20)], world, launches=6, samples=5, seed=seed
         )
-        for found in answer(measured_curves(read_results([stored]), "all_reduce"), 4, 1_500_000, 128 * MIB).forecasts:
-            assert found.seconds.low is not None
-            assert found.seconds.high is not None
-            true = world.seconds("all_reduce", found.size_bytes, range(4))
-            held[found.size_bytes] += found.seconds.low <= true <= found.seconds.high
+        for forecast in answer(
+            measured_curves(read_results([stored]), "all_reduce"), 4, 1_500_000, 128 * MIB
+        ).forecasts:
+            assert forecast.seconds.low is not None
+            assert forecast.seconds.high is not None
+            true = world.seconds("all_reduce", forecast.size_bytes, range(4))
+            held[forecast.size_bytes] += forecast.seconds.low <= true <= forecast.seconds.high
     # 155 of 160 such curves did.
     assert min(held[1_500_000], held[128 * MIB]) >= fewest_held(curves)
 
@@ -233,21 +235,21 @@ def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says()
         few = {ranks: [case("all_reduce", size, ranks) for size in SIZES[::2]] for ranks in (2, 4, 8)}
         runs = [run(ranks, cases=own, seed=10 * seed + ranks) for ranks, own in few.items()]
         known = measured_curves(read_results(runs), "all_reduce")
-        for found in answer(known, 6, SIZES[0], SIZES[-1]).forecasts:
-            assert found.seconds.low is not None
-            assert found.seconds.high is not None
-            widths.append(found.seconds.high / found.seconds.low - 1)
-            held += found.seconds.low <= truth("all_reduce", 6, found.size_bytes) <= found.seconds.high
+        for forecast in answer(known, 6, SIZES[0], SIZES[-1]).forecasts:
+            assert forecast.seconds.low is not None
+            assert forecast.seconds.high is not None
+            widths.append(forecast.seconds.high / forecast.seconds.low - 1)
+            held += forecast.seconds.low <= truth("all_reduce", 6, forecast.size_bytes) <= forecast.seconds.high
     assert held >= fewest_held(len(widths))
     # Launches scatter by 1 %: an interval that says nothing holds everything.
     assert max(widths) < 0.05
 
 
 def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
-    (found,) = answer(evidence(), 128, MIB).forecasts
-    assert kinds(found) == ["ranks", "cores"]
-    assert re.findall(r"\d+", found.extrapolated[1].how) == ["128", "64"]
-    assert not found.held_out.passed
+    (forecast,) = answer(evidence(), 128, MIB).forecasts
+    assert kinds(forecast) == ["ranks", "cores"]
+    assert re.findall(r"\d+", forecast.extrapolated[1].how) == ["128", "64"]
+    assert not forecast.held_out.passed
     (inside,) = answer(evidence(), 16, MIB).forecasts
     assert "cores" not in kinds(inside)
     assert inside.held_out.passed
@@ -256,18 +258,18 @@ def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
 def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
     runs = [run(ranks, ops=("all_reduce", "send_recv")) for ranks in (2, 4)]
     known = measured_curves(read_results([*runs, run(16, ops=("send_recv", "ping_pong"))]), "all_reduce")
-    (found,) = answer(known, 64, MIB).forecasts
-    assert not found.held_out.passed
+    (forecast,) = answer(known, 64, MIB).forecasts
+    assert not forecast.held_out.passed
 
 
 def test_an_algorithm_that_was_not_measured_is_not_validated() -> None:
     known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
-    for found in answer(known, 8, MIB, 32 << 40).forecasts:
-        size = found.size_bytes
-        assert (found.held_out.passed, found.held_out.median_error, found.measured) == (None, None, None)
-        assert ("size" in kinds(found)) == (size > MIB)
-        assert found.algorithm == "rabenseifner"
-        assert found.seconds.value == pytest.approx(truth("all_reduce", 8, size, algorithm="rabenseifner"), rel=0.05)
+    for forecast in answer(known, 8, MIB, 32 << 40).forecasts:
+        size = forecast.size_bytes
+        assert (forecast.held_out.passed, forecast.held_out.median_error, forecast.measured) == (None, None, None)
+        assert ("size" in kinds(forecast)) == (size > MIB)
+        assert forecast.algorithm == "rabenseifner"
+        assert forecast.seconds.value == pytest.approx(truth("all_reduce", 8, size, algorithm="rabenseifner"), rel=0.05)
 
 
 @pytest.mark.parametrize(("size", "words"), [(8, "sizes below 128 B"), (GIB, "sizes beyond 32 MiB")])
@@ -275,11 +277,11 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
     large = [
         case(op, size, ranks) for ranks in (2, 3, 4, 8) for op in ("all_reduce", "ping_pong") for size in SIZES[2:]
     ]
-    runs = [run(ranks, cases=[one for one in large if one.ranks == ranks]) for ranks in (2, 3, 4, 8)]
+    runs = [run(ranks, cases=[setting for setting in large if setting.ranks == ranks]) for ranks in (2, 3, 4, 8)]
     known = measured_curves(read_results(runs), "all_reduce")
-    (found,) = answer(known, 12, size).forecasts
-    assert found.held_out.no_test_of == (words,)
-    assert not found.held_out.passed
+    (forecast,) = answer(known, 12, size).forecasts
+    assert forecast.held_out.no_test_of == (words,)
+    assert not forecast.held_out.passed
     assert answer(known, 12, MIB).forecasts[0].held_out.passed
 
 
@@ -311,46 +313,46 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
     asked: tuple[int, int], words: tuple[str, ...]
 ) -> None:
     ranks, hosts = asked
-    (found,) = answer(_on_two_hosts(), ranks, MIB, hosts=hosts).forecasts
-    assert found.basis == "carried"
-    assert found.held_out.no_test_of == words
-    assert found.held_out.passed == (not words)
+    (forecast,) = answer(_on_two_hosts(), ranks, MIB, hosts=hosts).forecasts
+    assert forecast.basis == "carried"
+    assert forecast.held_out.no_test_of == words
+    assert forecast.held_out.passed == (not words)
     fewer = -(-ranks // hosts) < 3
-    assert ("ranks per host" in kinds(found)) == (fewer or ranks / hosts > 8)
+    assert ("ranks per host" in kinds(forecast)) == (fewer or ranks / hosts > 8)
 
 
 def test_a_shape_that_was_measured_in_part_is_carried_from_another() -> None:
     part = [case("all_reduce", size, 8) for size in SIZES[4:7]]
     known = measured_curves(read_results([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
-    found = answer(known, 6, MIB)
-    assert found.forecasts[0].carried_from == (4, 1)
-    assert len(found.notes) == 1
+    prediction = answer(known, 6, MIB)
+    assert prediction.forecasts[0].carried_from == (4, 1)
+    assert len(prediction.notes) == 1
     (same,) = answer(known, 8, MIB).forecasts
     assert (same.carried_from, len(same.notes)) == ((4, 1), 2)
 
 
 def test_a_barrier_is_predicted_without_a_size() -> None:
     known = measured_curves(read_results([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
-    (found,) = answer(known, 64).forecasts
-    assert found.seconds.value == pytest.approx(truth("barrier", 64, 0), rel=0.05)
-    assert (found.algbw, found.busbw) == (None, None)
+    (forecast,) = answer(known, 64).forecasts
+    assert forecast.seconds.value == pytest.approx(truth("barrier", 64, 0), rel=0.05)
+    assert (forecast.algbw, forecast.busbw) == (None, None)
 
 
 def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
     known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
-    (found,) = answer(known, 8, MIB).forecasts
-    assert (found.algorithm, found.formula) == ("nvls", "2 α + (n+1)/n S β: one α to reduce, one α to multicast")
+    (forecast,) = answer(known, 8, MIB).forecasts
+    assert (forecast.algorithm, forecast.formula) == ("nvls", "2 α + (n+1)/n S β: one α to reduce, one α to multicast")
     ring = answer(measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
-    assert found.seconds.value < 0.8 * ring.forecasts[0].seconds.value
+    assert forecast.seconds.value < 0.8 * ring.forecasts[0].seconds.value
     with pytest.raises(AnalysisError, match="nvls"):
         answer(measured_curves(read_results([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)
 
 
 def test_a_prediction_begins_with_whether_to_believe_it() -> None:
     far = answer(evidence(), 16, MIB)
-    (one,) = far.forecasts
+    (forecast,) = far.forecasts
     for passed in (True, False):
-        asked = replace(far, forecasts=(replace(one, held_out=replace(one.held_out, passed=passed)),))
+        asked = replace(far, forecasts=(replace(forecast, held_out=replace(forecast.held_out, passed=passed)),))
         assert predict_tables.document(asked)["validated"] is passed
         assert predict_tables.headline(asked).startswith("NOT VALIDATED") is not passed
 
@@ -367,16 +369,16 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
     known = measured_curves(read_results(runs), "all_reduce")
     asked = query(known, 8, [MIB])
     assert asked.hosts == 8
-    (found,) = Ways(known).predict(asked).forecasts
-    assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
-    assert "hosts" in kinds(found)
+    (forecast,) = Ways(known).predict(asked).forecasts
+    assert forecast.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
+    assert "hosts" in kinds(forecast)
     with refused(AnalysisError, "within-host-not-measured"):
         query(known, 8, [MIB], hosts=1)
 
 
 def test_without_a_size_a_few_that_were_measured_are_predicted() -> None:
     known = evidence()
-    measured = sorted({point.size_bytes for one in known.of_op for point in one.points})
+    measured = sorted({point.size_bytes for curve in known.of_op for point in curve.points})
     asked = query(known, 8, []).sizes_bytes
     assert (asked[0], asked[-1], len(asked)) == (measured[0], measured[-1], min(5, len(measured)))
     assert set(asked) <= set(measured)
@@ -439,8 +441,8 @@ def test_a_copy_in_memory_has_no_other_ranks() -> None:
 def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     short = [case("all_reduce", size) for size in (KIB, MIB)] + cases(4, ("ping_pong",))
     known = measured_curves(read_results([synthetic_run(short, OBEYING)]), "all_reduce")
-    found = answer(known, 4, MIB)
-    assert found.forecasts[0].measured is not None
+    prediction = answer(known, 4, MIB)
+    assert prediction.forecasts[0].measured is not None
 
 
 def test_messages_of_one_size_are_too_few_sizes() -> None:
@@ -506,15 +508,15 @@ def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path) -> None:
 
 
 def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
-    found = scaling(ways(), query(evidence(), 256, [MIB]))
-    chosen = found.lines[0]
+    scaled = scaling(ways(), query(evidence(), 256, [MIB]))
+    chosen = scaled.lines[0]
     assert chosen.chosen
     assert chosen.points[-1][0] == 65536
     for ranks, time in chosen.points:
         assert time.value == pytest.approx(truth("all_reduce", ranks, MIB), rel=0.05)
-    assert {"ring", "rabenseifner", "recursive-doubling"} <= {line.algorithm for line in found.lines}
-    assert not found.measured
-    assert [ranks for ranks, _ in found.fitted] == [2, 3, 4, 8]
+    assert {"ring", "rabenseifner", "recursive-doubling"} <= {line.algorithm for line in scaled.lines}
+    assert not scaled.measured
+    assert [ranks for ranks, _ in scaled.fitted] == [2, 3, 4, 8]
     measured = scaling(ways(), query(evidence(), 256, [SIZES[4]]))
     assert [ranks for ranks, _ in measured.measured] == [2, 3, 4, 8]
 
@@ -533,9 +535,14 @@ def busbw(kept: tuple[Path, ...], *options: str) -> Result:
 def test_the_command_as_json_has_everything_in_base_units(kept: tuple[Path, ...]) -> None:
     said = busbw(kept, "--ranks", "3", "--size", f"{SIZES[6]},1GiB", "--json")
     assert said.exit_code == 0
-    found = json.loads(said.stdout)
-    assert (found["op"], found["ranks"], found["hosts"], found["measured_ranks"]) == ("all_reduce", 3, 1, [2, 3, 4])
-    inside, outside = found["predictions"]
+    document = json.loads(said.stdout)
+    assert (document["op"], document["ranks"], document["hosts"], document["measured_ranks"]) == (
+        "all_reduce",
+        3,
+        1,
+        [2, 3, 4],
+    )
+    inside, outside = document["predictions"]
     assert inside["seconds"] == pytest.approx(truth("all_reduce", 3, SIZES[6]), rel=0.05)
     assert inside["measured_seconds"] == pytest.approx(inside["seconds"], rel=0.05)
     assert inside["validated"]

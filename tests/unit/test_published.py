@@ -69,9 +69,9 @@ def test_times_and_rates_of_the_same_table_agree() -> None:
 
 def test_one_line_alone_would_not_do() -> None:
     for curve in CURVES:
-        one = fit_of(curve.name).candidates[0]
-        assert one.segments == 1
-        assert one.held_out_error > 0.06, curve.name
+        line = fit_of(curve.name).candidates[0]
+        assert line.segments == 1
+        assert line.held_out_error > 0.06, curve.name
         assert len(fit_of(curve.name).segments) > 1, curve.name
 
 
@@ -113,6 +113,6 @@ def test_the_documentation_says_of_the_fits_what_they_reach() -> None:
 def median_residual(fit: Fit) -> float:
     errors = []
     for size, time_ns in zip(fit.sizes_bytes, fit.times_ns, strict=True):
-        segment = next(one for one in fit.segments if one.first_bytes <= size <= one.last_bytes)
+        segment = next(segment for segment in fit.segments if segment.first_bytes <= size <= segment.last_bytes)
         errors.append(abs((segment.alpha_seconds + segment.beta_seconds_per_byte * size) * 1e9 / time_ns - 1))
     return median(errors)

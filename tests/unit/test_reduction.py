@@ -49,8 +49,8 @@ def test_what_is_derived_follows_from_what_each_rank_saw(
 
     script = Script(durations=steps if coarse else noisy(seed, 0.5), lateness=lateness)
     made = measured(FakeWorld(size, script), case(op, 0 if op == "barrier" else 64, size, group=group))
-    for one in made.groups:
-        hold(one)
+    for measured_group in made.groups:
+        hold(measured_group)
 
 
 def test_entries_are_kept_as_long_as_samples_are() -> None:

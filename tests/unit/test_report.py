@@ -65,7 +65,9 @@ def test_host_times_of_a_gpu_stand_beside_the_cost_of_an_empty_call() -> None:
     rows = show_rows(judged(replace(run, rows=(*costly, *run.measurements))))
     assert {row.case.mode: row.empty_call_ns for row in rows if row.case.device == "cuda"} == timed
     assert {row.empty_call_ns for row in rows if row.case.device == "cpu"} == {None}
-    texts = {mode: render(show_blocks([row for row in rows if row.case == one])) for mode, one in on_gpu.items()}
+    texts = {
+        mode: render(show_blocks([row for row in rows if row.case == setting])) for mode, setting in on_gpu.items()
+    }
     assert [mode for mode, text in texts.items() if "4 µs" in text] == ["isolated", "barriers"]
     assert [mode for mode, text in texts.items() if "NCCL_GRAPH_REGISTER" in text] == ["graph"]
 
@@ -142,8 +144,8 @@ def test_the_page_fetches_nothing_and_runs_nothing_but_its_own_script() -> None:
     tags = {tag for tag, _ in outline.tags}
     assert not tags & {"link", "img", "iframe", "object", "embed", "audio", "video", "base", "form"}
     ((script, digest),) = [
-        (found[1], base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode())
-        for found in re.finditer(r"<script>(.*?)</script>", html, flags=re.DOTALL)
+        (match[1], base64.b64encode(hashlib.sha256(match[1].encode()).digest()).decode())
+        for match in re.finditer(r"<script>(.*?)</script>", html, flags=re.DOTALL)
     ]
     assert f"script-src 'sha256-{digest}'" in html
     assert len(script.splitlines()) <= 150
@@ -191,9 +193,9 @@ def test_every_table_of_measured_numbers_has_intervals_or_says_why_not(launches:
     page = compose.page_of(judged(synthetic_run(cases, launches=launches, samples=10)))
     measured = [section for section in page.sections if section.anchor in {"operations", "pairs", "ranks"}]
     assert len(measured) == 3
-    found = [one for section in measured for one in tables_of(section)]
-    assert len(found) > 6
-    for text, table in found:
+    tables = [entry for section in measured for entry in tables_of(section)]
+    assert len(tables) > 6
+    for text, table in tables:
         predicted = any(column.name == "Predicted time" for column in table.columns)
         if any(column.numeric for column in table.columns) and not predicted:
             assert re.search(r"\b(low|intervals?|range)\b", text), table.caption
@@ -287,9 +289,9 @@ def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
     written = compose.compose(judged(synthetic_run(cases, WORLD, launches=3)))
     curves = json.loads(written.json)["curves"]
-    (found,) = (curve["alternatives"] for curve in curves if curve["key"]["op"] == "all_reduce")
-    assert {one["size_bytes"] for one in found} == {16 << 20}
-    assert all(one["time_ns"] > 0 for one in found)
+    (alternatives,) = (curve["alternatives"] for curve in curves if curve["key"]["op"] == "all_reduce")
+    assert {alternative["size_bytes"] for alternative in alternatives} == {16 << 20}
+    assert all(alternative["time_ns"] > 0 for alternative in alternatives)
 
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
@@ -353,7 +355,7 @@ def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
     }
     assert len(peaks) == 2
     named = [entry.label for entry in figure.legend if not entry.series]
-    assert sorted(one.rpartition(" for ")[2] for one in named) == ["all_reduce", "ping_pong"]
+    assert sorted(label.rpartition(" for ")[2] for label in named) == ["all_reduce", "ping_pong"]
     assert all(any(f"peak {format_rate(rate or 0)}:" in label for label in named) for rate in peaks)
 
 
@@ -371,11 +373,11 @@ def test_each_split_of_the_ranks_and_every_few_curves_have_a_figure(settings: Se
 def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:
     own, other = usual(1), other_backend(usual(3))
     datasets = pool_by_setup((own, other, usual(2)))
-    assert [[stored.run.id for stored in one.runs] for one in datasets] == [
+    assert [[stored.run.id for stored in dataset.runs] for dataset in datasets] == [
         ["synthetic-1", "synthetic-2"],
         ["synthetic-3"],
     ]
-    written = compose.compose_beside([judge(one) for one in datasets])
+    written = compose.compose_beside([judge(dataset) for dataset in datasets])
     assert list(written.answers) == ["gloo", "mpi"]
     sides = json.loads(written.json)["sides"]
     assert [(side["name"], len(side["runs"])) for side in sides] == [("gloo", 2), ("mpi", 1)]
@@ -390,7 +392,7 @@ def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:
 def test_sides_of_one_operation_have_a_colour_each_and_are_named_once() -> None:
     cases = [case("all_reduce", size) for size in (1 << 10, 64 << 10, 1 << 20)]
     own = synthetic_run(cases, WORLD)
-    html = compose.compose_beside([judge(pool((one,))) for one in (own, other_backend(own))]).html
+    html = compose.compose_beside([judge(pool((stored,))) for stored in (own, other_backend(own))]).html
     (overview,) = re.findall(r'<figure class="overview">(.*?)</figure>', html, flags=re.DOTALL)
     assert {f"var(--series-{slot})" in overview for slot in (0, 1)} == {True}
     (part,) = re.findall(r'<section id="op-all-reduce">(.*?)</section>', html, flags=re.DOTALL)
@@ -400,21 +402,21 @@ def test_sides_of_one_operation_have_a_colour_each_and_are_named_once() -> None:
 def other_backend(stored: StoredRun) -> StoredRun:
     """The same run as if MPI had done it, at half the times."""
 
-    def moved(one: Case) -> Case:
-        return msgspec.structs.replace(one, backend="mpi")
+    def moved(setting: Case) -> Case:
+        return msgspec.structs.replace(setting, backend="mpi")
 
-    def row(one: Row) -> Row:
-        if not isinstance(one, Measurement):
-            return one
+    def row(stored_row: Row) -> Row:
+        if not isinstance(stored_row, Measurement):
+            return stored_row
         groups = tuple(
             msgspec.structs.replace(
                 group,
                 slowest_ns=tuple(time // 2 for time in group.slowest_ns),
                 fastest_ns=tuple(time // 2 for time in group.fastest_ns),
             )
-            for group in one.groups
+            for group in stored_row.groups
         )
-        return msgspec.structs.replace(one, case=moved(one.case), groups=groups)
+        return msgspec.structs.replace(stored_row, case=moved(stored_row.case), groups=groups)
 
     run = msgspec.structs.replace(stored.run, cases=tuple(map(moved, stored.run.cases)))
     return replace(stored, run=run, rows=tuple(map(row, stored.rows)))

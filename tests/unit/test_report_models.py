@@ -34,8 +34,8 @@ def sweep(op: str, ranks: int = 4, algorithm: str | None = None) -> list[Case]:
 
 def judged(*cases: Case, times: float = 1.0, cores: int = 8, launches: int = 6) -> Judgement:
     """A run of ``cases`` and of messages, in which an all_reduce takes ``times`` times what the model says."""
-    slower = tuple(replace(one, alpha_seconds=times * one.alpha_seconds) for one in RING)
-    slower = tuple(replace(one, beta_seconds_per_byte=times * one.beta_seconds_per_byte) for one in slower)
+    slower = tuple(replace(piece, alpha_seconds=times * piece.alpha_seconds) for piece in RING)
+    slower = tuple(replace(piece, beta_seconds_per_byte=times * piece.beta_seconds_per_byte) for piece in slower)
     world = World((Piece(ALPHA, BETA),), by_op={"all_reduce": slower}, sample_noise=0.02)
     run = synthetic_run([*cases, *sweep("ping_pong")], world, machine=Machine(usable_cores=cores), launches=launches)
     return judge(pool((run,)))
@@ -47,8 +47,8 @@ def words_of(judgement: Judgement) -> str:
 
 
 def figures(section: Section) -> list[Figure]:
-    found = [block for block in section.blocks if isinstance(block, Figure)]
-    return found + [figure for part in section.parts for figure in figures(part)]
+    own = [block for block in section.blocks if isinstance(block, Figure)]
+    return own + [figure for part in section.parts for figure in figures(part)]
 
 
 def section_of(judgement: Judgement) -> Section:
@@ -126,15 +126,15 @@ def test_the_rate_of_the_host_stands_with_the_other_parameters() -> None:
     ):
         modelled = judged(*sweep(op), *others).curves[0].model
         assert not isinstance(modelled, Unavailable)
-        told = re.findall(r"; ([RM]) [\d.]+ [GM]B/s, from (?:the )?(\w+)", modelled[0].parameters)
-        assert [" ".join(pair) for pair in told] == sources
+        rates = re.findall(r"; ([RM]) [\d.]+ [GM]B/s, from (?:the )?(\w+)", modelled[0].parameters)
+        assert [" ".join(pair) for pair in rates] == sources
 
 
 def test_algorithms_that_send_several_messages_for_one_delay_are_never_the_fastest() -> None:
     explanation = judged(*sweep("reduce_scatter")).curves[0].explanation
     assert not isinstance(explanation, Unavailable)
-    assert {one.algorithm: one.at_once for one in explanation.others}["direct"] == 3
-    assert all("direct" not in one.algorithms for one in explanation.fastest)
+    assert {alternative.algorithm: alternative.at_once for alternative in explanation.others}["direct"] == 3
+    assert all("direct" not in span.algorithms for span in explanation.fastest)
 
 
 def test_a_barrier_has_its_numbers_and_no_picture() -> None:
@@ -146,7 +146,7 @@ def test_a_barrier_has_its_numbers_and_no_picture() -> None:
 
 def test_many_curves_are_folded_and_only_some_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
-    cases = [one for name in hands for one in sweep("all_reduce", algorithm=name)]
+    cases = [setting for name in hands for setting in sweep("all_reduce", algorithm=name)]
     monkeypatch.setattr(models, "_MOST_DRAWN", 2)
     judgement = judged(*cases, launches=1)
     html = compose.compose(judgement).html
@@ -154,20 +154,24 @@ def test_many_curves_are_folded_and_only_some_drawn(monkeypatch: pytest.MonkeyPa
     assert html.count("<details") == html.count("</details>")
     section = section_of(judgement)
     (part,) = section.parts
-    assert all(one.folded for one in part.parts)
-    assert [bool(figure.pictures) for one in part.parts for figure in figures(one)] == [True, True, *[False] * 5]
+    assert all(subsection.folded for subsection in part.parts)
+    assert [bool(figure.pictures) for subsection in part.parts for figure in figures(subsection)] == [
+        True,
+        True,
+        *[False] * 5,
+    ]
 
 
 def test_the_json_has_it_for_every_size() -> None:
     judgement = judged(*sweep("all_reduce"), times=2.0)
     curve, message = json.loads(compose.compose(judgement).json)["curves"]
-    told = curve["explanation"]
-    assert [one["size_bytes"] for one in told["spent"]] == list(SIZES)
-    for one in told["spent"]:
-        parts = one["latency_ns"] + one["bandwidth_ns"] + one["unexplained_ns"]
-        assert parts == pytest.approx(one["measured_ns"])
-        assert one["bound_share"] == pytest.approx(one["bound_ns"] / one["measured_ns"])
-    assert told["in_words"] == words_of(judgement)
+    explanation = curve["explanation"]
+    assert [spent["size_bytes"] for spent in explanation["spent"]] == list(SIZES)
+    for spent in explanation["spent"]:
+        parts = spent["latency_ns"] + spent["bandwidth_ns"] + spent["unexplained_ns"]
+        assert parts == pytest.approx(spent["measured_ns"])
+        assert spent["bound_share"] == pytest.approx(spent["bound_ns"] / spent["measured_ns"])
+    assert explanation["in_words"] == words_of(judgement)
     assert "circular" in message["explanation"]["none"]
 
 
@@ -178,8 +182,8 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     model = require(against_model(curve))
     assert model["median_ratio"] == pytest.approx(2.0, rel=0.05)
     text = render([fits_table([("curve", curve), ("message", message)])])
-    told = " ".join(text.replace("|", "").split())
-    assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", told)
+    table = " ".join(text.replace("|", "").split())
+    assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", table)
 
 
 def test_a_curve_faster_than_its_lower_bound_says_so_as_a_caution() -> None:
@@ -187,9 +191,9 @@ def test_a_curve_faster_than_its_lower_bound_says_so_as_a_caution() -> None:
     (curve, _) = judged(*sweep("all_reduce"), times=0.25).curves
     share = require(against_model(curve))["best_bound_share"]
     assert share > 1.5
-    told = " ".join(render([fits_table([("curve", curve)])]).replace("|", "").split())
-    assert f"CAUTION: {share:.3g} times" in told
-    assert "lower bound's speed" not in told
+    table = " ".join(render([fits_table([("curve", curve)])]).replace("|", "").split())
+    assert f"CAUTION: {share:.3g} times" in table
+    assert "lower bound's speed" not in table
 
 
 def test_an_explanation_has_a_row_for_every_point() -> None:

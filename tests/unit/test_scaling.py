@@ -56,8 +56,8 @@ def over_open_mpi(op: str, size: int) -> Scaling:
     facts = {"mpi": {"library": "Open MPI v5.0.8", "threads": "funneled"}}
     stored = [
         synthetic_run(
-            [case(op, one, ranks, backend="mpi") for one in sizes]
-            + [case("ping_pong", one, ranks, backend="mpi") for one in SIZES],
+            [case(op, each_size, ranks, backend="mpi") for each_size in sizes]
+            + [case("ping_pong", each_size, ranks, backend="mpi") for each_size in SIZES],
             World(),
             machine=Machine(usable_cores=64, facts=facts),
             samples=7,
@@ -85,7 +85,7 @@ def test_what_only_a_library_sends_at_once_is_no_better_drawn(op: str, names: Se
 
 @pytest.mark.parametrize(("op", "many"), [("broadcast", True), ("all_gather", False)])
 def test_a_table_that_leads_to_many_messages_at_once_says_so(op: str, many: bool) -> None:  # noqa: FBT001
-    found = next(one for one in over_open_mpi(op, SIZES[0]).lines if one.algorithm.startswith("choice of Open MPI"))
-    (said, _) = labels(replace(found, chosen=True))
+    line = next(line for line in over_open_mpi(op, SIZES[0]).lines if line.algorithm.startswith("choice of Open MPI"))
+    (said, _) = labels(replace(line, chosen=True))
     finding = ", as if concurrent messages cost one α together"
     assert said == f"choice of Open MPI 5.0.8, used for the prediction{finding if many else ''}"

@@ -101,7 +101,10 @@ def wrong_elements(case: Case, calls: int = 2) -> int:
         inner = mail.exchange(me)
 
         def exchange(sends: Messages, receives: Messages) -> Messaging:
-            return inner([(to - 100, one) for to, one in sends], [(source - 100, one) for source, one in receives])
+            return inner(
+                [(to - 100, message) for to, message in sends],
+                [(source - 100, message) for source, message in receives],
+            )
 
         return exchange
 
@@ -191,5 +194,5 @@ def test_the_other_way_of_buffers_as_well(op: str, name: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(case: Case, reason: str) -> None:
-    told = require(scheduled.refuse(OPS[case.op], case))
-    assert reason in told
+    refusal = require(scheduled.refuse(OPS[case.op], case))
+    assert reason in refusal

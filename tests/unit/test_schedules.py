@@ -77,9 +77,9 @@ def test_a_barrier_lets_nobody_go_before_the_last_has_come(name: str) -> None:
     for ranks in RANKS:
         schedule = require(schedule_of("barrier", name, ranks))
         heard = [{rank} for rank in range(ranks)]
-        for one in schedule.rounds:
+        for messages in schedule.rounds:
             before = [set(words) for words in heard]
-            for transfer in one:
+            for transfer in messages:
                 heard[transfer.to] |= before[transfer.source]
         assert all(words == set(range(ranks)) for words in heard)
 
@@ -96,7 +96,7 @@ def test_the_formula_is_what_is_counted(row: CostModel) -> None:
                 assert ranks == 1, "one rank is nobody's neighbour"
                 continue
             counted = cost(schedule)
-            in_bytes = [float(one) for one in (counted.sent, counted.added, counted.moved)]
+            in_bytes = [float(volume) for volume in (counted.sent, counted.added, counted.moved)]
             assert said(row, ranks, hosts) == pytest.approx([counted.rounds, counted.messages, *in_bytes]), (
                 ranks,
                 hosts,
@@ -129,7 +129,7 @@ def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: s
     for ranks, hosts in SHAPES:
         on_host = ranks // hosts
         counted = by_level(ALGORITHMS[op][name].on(ranks, hosts), on_host)
-        in_bytes = [float(one) for one in (counted.inner, counted.between, counted.of_a_host)]
+        in_bytes = [float(volume) for volume in (counted.inner, counted.between, counted.of_a_host)]
         between = row.between(ranks, hosts, 1)
         said = [row.inner_rounds(ranks, hosts, 1), row.inner_sent(ranks, hosts, 1), between, on_host * between]
         assert said == pytest.approx([counted.inner_rounds, *in_bytes]), (ranks, hosts)
@@ -208,7 +208,7 @@ def test_the_formula_with_a_switch_is_what_is_counted(row: CostModel) -> None:
                 len(by_switch) - sum(by_switch) / 2,
                 float(through_a_link(schedule, ranks)),
                 max([count for rank, count in sums.items() if rank < ranks], default=0) / schedule.blocks,
-                sum(len(one.sent) for one in by_ranks) / schedule.blocks,
+                sum(len(message.sent) for message in by_ranks) / schedule.blocks,
             ]
             closed = [count(ranks, hosts, 1) for count in (row.rounds, row.sent, row.added, row.moved)]
             assert closed == pytest.approx(counted), (ranks, hosts)
@@ -278,8 +278,10 @@ def test_an_exchange_in_two_levels_has_one_message_from_each_rank_to_each_other_
     messages: dict[str, Counter[int]] = {}
     for name in ("two-level", "spread"):
         schedule = ALGORITHMS["all_to_all"][name].on(hosts * on_host, hosts)
-        crossing = (one for all_of_them in schedule.rounds for one in all_of_them)
-        messages[name] = Counter(one.source for one in crossing if one.source // on_host != one.to // on_host)
+        crossing = (message for all_of_them in schedule.rounds for message in all_of_them)
+        messages[name] = Counter(
+            message.source for message in crossing if message.source // on_host != message.to // on_host
+        )
         assert between_hosts(schedule, on_host) == pytest.approx((hosts - 1) / hosts)
     assert set(messages["two-level"].values()) == {hosts - 1}
     assert set(messages["spread"].values()) == {(hosts - 1) * on_host}
@@ -316,8 +318,8 @@ class TestCrossover:
 
     ALPHA, BETA = 20e-6, 1 / 10e9
 
-    def crossing(self, one: str, other: str, ranks: int) -> float | None:
-        rows = [textbook.ROWS["all_reduce", name] for name in (one, other)]
+    def crossing(self, first: str, second: str, ranks: int) -> float | None:
+        rows = [textbook.ROWS["all_reduce", name] for name in (first, second)]
         return Parameters(self.ALPHA, self.BETA, None, "").crossover_bytes(rows[0], rows[1], ranks, 1)
 
     def test_of_a_ring_and_a_pipelined_double_tree(self) -> None:
@@ -341,9 +343,9 @@ class TestCrossover:
 
     def test_sums_move_it(self) -> None:
         ring, tree = textbook.ROWS["all_reduce", "ring"], textbook.ROWS["all_reduce", "binomial-tree"]
-        found = require(Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1))
+        crossover = require(Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1))
         seconds = [
-            row.rounds(8, 1, 1) * self.ALPHA + found * (row.sent(8, 1, 1) * self.BETA + row.added(8, 1, 1) / 5e9)
+            row.rounds(8, 1, 1) * self.ALPHA + crossover * (row.sent(8, 1, 1) * self.BETA + row.added(8, 1, 1) / 5e9)
             for row in (ring, tree)
         ]
         assert seconds[0] == pytest.approx(seconds[1])

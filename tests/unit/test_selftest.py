@@ -186,9 +186,9 @@ def test_a_report_finds_the_newest_one_of_before_its_run_of_its_backend_and_rank
     (tmp_path / "selftests" / "20260106").mkdir()
     (tmp_path / "selftests" / "20260106" / "selftest.json").write_bytes(whole.replace("±".encode(), b"\xff"))
     day = "2026-01-{:02}T12:00:00.000Z".format
-    found = selftest_for(tmp_path, "gloo", RANKS, day(4))
-    assert found == kept["20260102"]
-    assert as_json(found)["trustworthy"] is True
+    newest = selftest_for(tmp_path, "gloo", RANKS, day(4))
+    assert newest == kept["20260102"]
+    assert as_json(newest)["trustworthy"] is True
     assert selftest_for(tmp_path, "gloo", RANKS, day(6)) == kept["20260105"]
     assert selftest_for(tmp_path, "mpi", RANKS, day(1)) == kept["20260103"]
     assert selftest_for(tmp_path, "gloo", RANKS, "2025-12-31T00:00:00.000Z") == kept["20260101"]

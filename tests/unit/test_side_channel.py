@@ -64,20 +64,20 @@ def wait(work: Waiting, store: dist.Store) -> None:
 
 def test_a_wary_wait_ends_when_another_rank_gives_up(store: dist.Store) -> None:
     work = Waiting()
-    told: list[str] = []
+    errors: list[str] = []
 
     def wait_for_it() -> None:
         try:
             wait(work, store)
         except BackendError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     waiting = threading.Thread(target=wait_for_it, daemon=True)
     waiting.start()
     # One rank only: of two that give up at once, the wait may see either first.
     assert collect_reports(store, 1, {0: "Timed out"}) == {0: "Timed out"}
     waiting.join(20)
-    assert told == ["rank 0 has given up"]
+    assert errors == ["rank 0 has given up"]
 
 
 def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
@@ -193,8 +193,12 @@ def test_a_store_that_does_not_answer_holds_up_neither_the_last_words_nor_a_wary
 
 def listens_at(port: int) -> set[str]:
     """The addresses at which this process listens at ``port``."""
-    found = psutil.Process(os.getpid()).net_connections("tcp")
-    return {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port}
+    connections = psutil.Process(os.getpid()).net_connections("tcp")
+    return {
+        connection.laddr.ip
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    }
 
 
 EVERYWHERE = {"::"} if socket.has_dualstack_ipv6() else {"0.0.0.0"}  # noqa: S104 - what must not be

@@ -25,8 +25,8 @@ RESULTS = ("_product", "_other", "_sums")
 
 def operation(side: int, dtype: str = "float32") -> tuple[Operation, Any]:
     """The operation, and the object that has its buffers."""
-    one = case("signature", side * side * DTYPE_BYTES[dtype], 1, dtype=dtype)
-    bound = Bound(one, torch.empty(0), torch.empty(side * side, dtype=TORCH_DTYPES[dtype]))
+    setting = case("signature", side * side * DTYPE_BYTES[dtype], 1, dtype=dtype)
+    bound = Bound(setting, torch.empty(0), torch.empty(side * side, dtype=TORCH_DTYPES[dtype]))
     made = LOCAL["signature"].bind(bound)
     return made, made.call.__self__  # type: ignore[attr-defined]
 

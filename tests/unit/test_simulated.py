@@ -298,8 +298,8 @@ def test_all_ranks_of_a_group_make_the_same_call(other: int) -> None:
             return 2
 
         def allgather(self, into: list[list[torch.Tensor]], _own: list[torch.Tensor]) -> dist.Work:
-            for rank, (one, call) in enumerate(zip(into[0], (5, other), strict=True)):
-                one.copy_(torch.tensor([7 + rank, rank, call]))
+            for rank, (slot, call) in enumerate(zip(into[0], (5, other), strict=True)):
+                slot.copy_(torch.tensor([7 + rank, rank, call]))
             return FakeWork()
 
     group = cast("dist.ProcessGroup", Group())

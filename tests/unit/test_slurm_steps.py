@@ -64,17 +64,17 @@ def write(results: Path, stored: StoredRun, rows: Sequence[Row]) -> Path:
 
 class Steps:
     """What srun does with each step: a launch of the run that is ``well``, ``broken`` off, has a ``failed`` case, or
-    ``none`` at all; the last fate holds for all that follow. ``told`` are the options of ``busbw run`` of each.
+    ``none`` at all; the last fate holds for all that follow. ``options`` are the options of ``busbw run`` of each.
     """
 
     def __init__(self, *fates: str) -> None:
         self.fates = list(fates)
-        self.told: list[list[str]] = []
+        self.options: list[list[str]] = []
         self.secrets: list[str] = []
 
     def __call__(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
         options = list(argv[list(argv).index("busbw") + 2 :])
-        self.told.append(options)
+        self.options.append(options)
         self.secrets.append(variables["BUSBW_SECRET"])
         fate = self.fates.pop(0) if len(self.fates) > 1 else self.fates[0]
         return 143 if fate == "none" else _measure(Path(variables["BUSBW_RESULTS_DIR"]), options, fate)
@@ -122,7 +122,7 @@ def test_a_step_a_launch_until_the_run_is_whole(results: Path) -> None:
     folder, code = carry_out([*RUN, "--suite", "quick", "--quiet"], results, JOB, steps)
     assert code == 0
     resumed = ["--resume", str(folder), "--quiet"]
-    assert steps.told == [["--suite", "quick", "--quiet"], resumed, resumed]
+    assert steps.options == [["--suite", "quick", "--quiet"], resumed, resumed]
     assert (
         progress_at(folder).with_blocks_and_end()
         == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
@@ -142,11 +142,11 @@ def test_the_steps_of_a_job_have_a_secret_of_their_own_unless_there_is_one(resul
     assert made.secrets[0] != new_secret()
 
 
-@pytest.mark.parametrize("told", [["--timeout", "300"], ["--timeout=300"]])
-def test_every_launch_is_told_how_long_its_ranks_wait_for_each_other(results: Path, told: list[str]) -> None:
+@pytest.mark.parametrize("timeout", [["--timeout", "300"], ["--timeout=300"]])
+def test_every_launch_is_told_how_long_its_ranks_wait_for_each_other(results: Path, timeout: list[str]) -> None:
     steps = Steps("well")
-    folder, _ = carry_out([*RUN, "--suite", "quick", *told, "--quiet"], results, JOB, steps)
-    assert steps.told[1:] == [["--resume", str(folder), "--timeout=300", "--quiet"]] * 2
+    folder, _ = carry_out([*RUN, "--suite", "quick", *timeout, "--quiet"], results, JOB, steps)
+    assert steps.options[1:] == [["--resume", str(folder), "--timeout=300", "--quiet"]] * 2
 
 
 def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(
@@ -155,7 +155,7 @@ def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(
     steps = Steps("well", "broken")
     folder, code = carry_out([*RUN, "--suite", "quick"], results, JOB, steps)
     assert code == 1
-    assert len(steps.told) == 2
+    assert len(steps.options) == 2
     said = capsys.readouterr().err
     assert folder.name in said
 
@@ -166,7 +166,7 @@ def test_a_case_that_failed_does_not_keep_the_other_launches_from_being_measured
 ) -> None:
     steps = Steps(*fates)
     folder, code = carry_out([*RUN, "--suite", "quick"], results, JOB, steps)
-    assert len(steps.told) == 3
+    assert len(steps.options) == 3
     assert progress_at(folder).measured == 6, "3 launches of the case that is left"
     assert code == 1, "busbw's own status of the last step says that a case has failed"
 
@@ -179,7 +179,7 @@ def test_a_job_that_was_requeued_goes_on_with_its_run(results: Path) -> None:
     again = {**JOB, "SLURM_RESTART_COUNT": "1"}
     folder, code = carry_out([*RUN, "--suite", "quick", "--quiet"], results, again, steps)
     assert (folder, code) == (mine, 0)
-    assert steps.told[0] == ["--resume", str(mine), "--quiet"]
+    assert steps.options[0] == ["--resume", str(mine), "--quiet"]
     assert is_whole(folder)
     assert not is_whole(other)
 
@@ -193,7 +193,7 @@ def test_a_job_that_was_requeued_onto_other_nodes_begins_another_run(
     folder, code = carry_out([*RUN, "--suite", "quick"], results, {**JOB, "SLURM_RESTART_COUNT": "2"}, steps)
     assert code == 0
     assert folder != before
-    assert steps.told[0] == ["--suite", "quick"]
+    assert steps.options[0] == ["--suite", "quick"]
     assert "requeued" in capsys.readouterr().err
 
 
@@ -205,7 +205,7 @@ def test_a_job_that_was_requeued_begins_another_run_if_a_controller_chose_the_ro
     steps = Steps("well")
     folder, code = carry_out([*RUN, "--suite", "fleet"], results, {**JOB, "SLURM_RESTART_COUNT": "1"}, steps)
     assert (folder != before, code) == (True, 0)
-    assert steps.told[0] == ["--suite", "fleet"]
+    assert steps.options[0] == ["--suite", "fleet"]
 
 
 def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) 
     steps = Steps("well")
     folder, code = carry_out([*RUN, "--resume", before.name], results, JOB, steps)
     assert (folder, code) == (before, 0)
-    assert steps.told[0] == ["--resume", before.name]
+    assert steps.options[0] == ["--resume", before.name]
     assert is_whole(folder)
 
 
@@ -225,7 +225,7 @@ def test_a_step_that_measures_nothing_is_not_started_again(results: Path, option
     steps = Steps("none")
     _, code = carry_out([*RUN, *option], results, JOB, steps)
     assert code == 1
-    assert len(steps.told) == 1
+    assert len(steps.options) == 1
 
 
 def test_steps_that_leave_no_run_are_errors(results: Path) -> None:

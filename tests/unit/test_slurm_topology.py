@@ -33,16 +33,16 @@ TASKS = [task(host, rank // 2, rank) for rank, host in enumerate(HOSTS)]
 
 
 def test_every_host_has_its_node_its_switches_and_its_ranks() -> None:
-    found = by_host(HOSTS, TASKS)
-    assert found["n2"].node == NodeFacts(name="n2", number=1, switches=("spine", "leaf1"))
-    assert found["n3"].node == NodeFacts(name="n3", number=2, switches=("spine", "leaf2"))
-    assert [rank.rank for rank in found["n3"].ranks] == [4, 5]
-    assert found["n3"].ranks[1] == RankFacts(
+    hosts = by_host(HOSTS, TASKS)
+    assert hosts["n2"].node == NodeFacts(name="n2", number=1, switches=("spine", "leaf1"))
+    assert hosts["n3"].node == NodeFacts(name="n3", number=2, switches=("spine", "leaf2"))
+    assert [rank.rank for rank in hosts["n3"].ranks] == [4, 5]
+    assert hosts["n3"].ranks[1] == RankFacts(
         rank=5, local_rank=1, cores="1", numa_nodes=(0,), variables={"SLURM_PROCID": "5"}
     )
-    assert "SLURM_PROCID" not in found["n1"].variables
-    assert found["n1"].variables["SLURM_JOB_ID"] == "1"
-    assert found["n1"].machines == 1
+    assert "SLURM_PROCID" not in hosts["n1"].variables
+    assert hosts["n1"].variables["SLURM_JOB_ID"] == "1"
+    assert hosts["n1"].machines == 1
 
 
 def test_what_differs_between_the_ranks_of_a_host_is_each_rank_s_own() -> None:
@@ -50,16 +50,16 @@ def test_what_differs_between_the_ranks_of_a_host_is_each_rank_s_own() -> None:
     host = by_host(("n1", "n1"), tasks)["n1"]
     assert host.variables["UCX_TLS"] == "rc"
     assert "NCCL_IB_HCA" not in host.variables
-    assert [one.variables["NCCL_IB_HCA"] for one in host.ranks] == ["mlx5_0", "mlx5_1"]
+    assert [facts.variables["NCCL_IB_HCA"] for facts in host.ranks] == ["mlx5_0", "mlx5_1"]
 
 
 def test_variables_that_mpiexec_carried_to_another_host_name_no_node_there() -> None:
     """Over ssh every rank has the environment of the mpiexec that was called, in the batch step on the first node."""
     carried = variables("n1", 0, 0)
     tasks = [HostFacts(boot_id="a", ranks=(RankFacts(rank=rank),), variables=carried) for rank in range(2)]
-    found = by_host(("n1.cluster", "n2.cluster"), tasks)
-    assert found["n1.cluster"].node == NodeFacts(name="n1", number=0, switches=("spine", "leaf1"))
-    assert found["n2.cluster"].node is None
+    hosts = by_host(("n1.cluster", "n2.cluster"), tasks)
+    assert hosts["n1.cluster"].node == NodeFacts(name="n1", number=0, switches=("spine", "leaf1"))
+    assert hosts["n2.cluster"].node is None
 
 
 def test_without_slurm_there_is_no_node() -> None:
@@ -103,7 +103,7 @@ def test_a_rank_knows_its_cores_and_where_they_lie(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {9, 2, 0, 1}, raising=False)
     monkeypatch.setattr(environment, "numa_nodes", lambda: {"0": "0-3", "1": "4-7", "2": "8-11"})
     monkeypatch.setattr(environment, "binds_threads", lambda: True)
-    told = RankFacts(rank=7, local_rank=3, node=1, cores="0-2,9", binds_threads=True, numa_nodes=(0, 2), gpu=1)
-    assert rank_facts(7, 3, 1, gpu=1) == told
+    facts = RankFacts(rank=7, local_rank=3, node=1, cores="0-2,9", binds_threads=True, numa_nodes=(0, 2), gpu=1)
+    assert rank_facts(7, 3, 1, gpu=1) == facts
     monkeypatch.setattr(environment, "numa_nodes", dict)
     assert rank_facts(7, 3).numa_nodes is None

@@ -49,14 +49,14 @@ def bound(
 ) -> list[tuple[Operation, torch.Tensor]]:
     shared = Shared(ranks)
 
-    def one(rank: int) -> tuple[Operation, torch.Tensor]:
+    def bind_rank(rank: int) -> tuple[Operation, torch.Tensor]:
         layout = OPS[op].layout(Share(rank, ranks, elements))
         send = torch.full((layout.send_count,), float(rank), dtype=torch.bfloat16)
         receive = torch.zeros(layout.receive_count, dtype=torch.bfloat16)
         return bind_at(rank, send, receive, shared.of(rank), seconds, op), receive
 
     with ThreadPoolExecutor(ranks) as pool:
-        return list(pool.map(one, range(ranks)))
+        return list(pool.map(bind_rank, range(ranks)))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -65,7 +65,7 @@ def test_every_rank_has_what_the_one_before_sent(ranks: int, elements: int) -> N
     world = bound(ranks, elements)
     for _ in range(2):
         with ThreadPoolExecutor(ranks) as pool:
-            list(pool.map(lambda one: one[0].call(), world))
+            list(pool.map(lambda end: end[0].call(), world))
     for rank, (operation, received) in enumerate(world):
         assert (received == float((rank - 1) % ranks)).all()
         operation.free()
@@ -77,9 +77,9 @@ def test_the_ends_have_what_the_other_one_sent(ranks: int, elements: int) -> Non
     world = bound(ranks, elements, op="tcp_ping_pong")
     for _ in range(2):
         with ThreadPoolExecutor(ranks) as pool:
-            list(pool.map(lambda one: one[0].call(), world))
+            list(pool.map(lambda end: end[0].call(), world))
     received = [received for _, received in world]
-    assert [len(one) for one in received] == [elements, *[0] * (ranks - 2), elements]
+    assert [len(buffer) for buffer in received] == [elements, *[0] * (ranks - 2), elements]
     assert (received[0] == float(ranks - 1)).all()
     assert (received[-1] == 0.0).all()
     for operation, _ in world:
@@ -109,13 +109,13 @@ def test_a_rank_that_cannot_listen_is_known_to_all(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket, "create_server", create_server)
 
-    def one(rank: int) -> str:
+    def message_of(rank: int) -> str:
         with pytest.raises(BackendError) as caught:
             bind_at(rank, torch.zeros(1), torch.zeros(1), shared.of(rank))
         return str(caught.value)
 
     with ThreadPoolExecutor(2) as pool:
-        messages = list(pool.map(one, range(2)))
+        messages = list(pool.map(message_of, range(2)))
     assert all("127.0.0.1" in message for message in messages)
 
 

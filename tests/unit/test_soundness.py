@@ -250,7 +250,7 @@ def test_a_step_that_cannot_be_is_refused_with_its_line(name: str, tmp_path: Pat
 )
 def test_a_workload_that_cannot_be_is_refused(change: dict[str, JSON], words: str, tmp_path: Path) -> None:
     run, _, _ = a_step()
-    next(one for one in run["cases"] if one["op"] in TRAINED)["settings"].update(change)
+    next(setting for setting in run["cases"] if setting["op"] in TRAINED)["settings"].update(change)
     (tmp_path / store.RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
     with pytest.raises(DamagedRun, match=words):
         store.read_run(tmp_path)
@@ -351,9 +351,9 @@ def test_the_outline_of_a_run_is_that_of_all_its_rows(golden: Path, tmp_path: Pa
     folders = [golden, write_synthetic(tmp_path, synthetic_run(cases, launches=2, blocks=2, end=end))]
     for folder in folders:
         stored = store.read(folder)
-        told = outline(folder)
-        assert told == outline_of(stored)
-        assert progress_of(told) == progress_of(stored)
+        summary = outline(folder)
+        assert summary == outline_of(stored)
+        assert progress_of(summary) == progress_of(stored)
 
 
 def test_a_row_that_was_torn_behind_an_end_is_lost_and_nothing_else(tmp_path: Path) -> None:
@@ -362,9 +362,9 @@ def test_a_row_that_was_torn_behind_an_end_is_lost_and_nothing_else(tmp_path: Pa
         appender.append(Ended(status="complete", reason=None, ended=store.utc_now()))
     with (folder / store.SAMPLES_FILE).open("ab") as file:
         file.write(b'{"kind":"launch"')
-    told = outline(folder)
-    assert told.end is not None
-    assert told == outline_of(store.read(folder))
+    summary = outline(folder)
+    assert summary.end is not None
+    assert summary == outline_of(store.read(folder))
 
 
 # --- while it is written -------------------------------------------------------------------------------------------
@@ -477,6 +477,6 @@ def test_facts_that_a_neighbouring_version_adds_are_ignored_at_any_depth(golden:
 
 
 def test_a_hundred_damaged_folders_are_answered_in_words() -> None:
-    found = campaign(seed=20261122, seconds=10.0, count=trials(50, 150))
-    assert found.failures == ()
-    assert found.tried > 0
+    outcome = campaign(seed=20261122, seconds=10.0, count=trials(50, 150))
+    assert outcome.failures == ()
+    assert outcome.tried > 0

@@ -55,7 +55,7 @@ MIB = 1 << 20
 
 
 def accesses(sweep: Sweep, way: Way = "direct") -> set[Settings | None]:
-    return {one.settings for one in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
+    return {planned.settings for planned in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
 
 
 def test_blocks_and_depths_multiply_and_a_checkpoint_has_none() -> None:
@@ -74,7 +74,7 @@ def test_a_plan_can_do_without_o_direct_but_not_make_storage_of_memory() -> None
 
 def test_files_are_whole_blocks_of_storage_and_that_is_said() -> None:
     expanded = cases.expand(Plan(sweep=(Sweep(ops=("storage_write",), sizes="100", dtypes=("uint8",)),)), 2, 1)
-    assert [one.size_bytes for one in expanded.cases] == [4096]
+    assert [planned.size_bytes for planned in expanded.cases] == [4096]
 
 
 @pytest.mark.parametrize(
@@ -168,15 +168,15 @@ def test_a_file_that_ends_early_is_no_data(tmp_path: Path) -> None:
 
 
 def test_the_kernel_forgets_a_file_that_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, int]] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: told.append(("fsync", fd)))
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, _start, _length, what: told.append((f"advice {what}", fd)))
+    calls: list[tuple[str, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(("fsync", fd)))
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, _start, _length, what: calls.append((f"advice {what}", fd)))
     for way in ("dropped", "direct"):
         if way in ways_here(tmp_path):
-            told.clear()
+            calls.clear()
             file = BlockFile(tmp_path, 8192, Access(4096, 1, way))
             file.drop_cache()
-            names = [name for name, _ in told]
+            names = [name for name, _ in calls]
             assert names == (["fsync", f"advice {os.POSIX_FADV_DONTNEED}"] if way == "dropped" else [])
 
 
@@ -207,9 +207,9 @@ def test_a_file_that_o_direct_does_not_suit_or_is_not_allowed_for_leaves_no_name
 
 
 def bound_at(folder: Path | None, op: str, way: Way = "dropped", size: int = 64 * 1024) -> Bound:
-    one = case(op, size, 1, dtype="float32", access=Access(8192, 2, way))
+    storage_case = case(op, size, 1, dtype="float32", access=Access(8192, 2, way))
     send = torch.arange(size // 4, dtype=torch.float32)
-    return Bound(one, send, torch.zeros(size // 4), None, folder=folder)
+    return Bound(storage_case, send, torch.zeros(size // 4), None, folder=folder)
 
 
 @pytest.mark.parametrize("op", ["storage_write", "storage_read"])
@@ -264,10 +264,10 @@ def test_a_full_disk_is_told_when_the_data_are_asked_for_and_not_between_samples
         checked(operation)
         operation.call()
     assert operation.wrong is not None
-    with pytest.raises(BackendError) as told:
+    with pytest.raises(BackendError) as error:
         operation.wrong()
-    assert str(tmp_path) in str(told.value)
-    assert words in str(told.value)
+    assert str(tmp_path) in str(error.value)
+    assert words in str(error.value)
     checked(operation)
     assert operation.wrong() == 0  # the next one begins anew
     operation.free()
@@ -299,8 +299,8 @@ class Gathered(Exception):
 )
 def test_a_checkpoint_that_fails_advises_by_what_the_system_said(error: Exception, words: str, tmp_path: Path) -> None:
     assert checkpoint.in_words(error, tmp_path, MIB) == f"a checkpoint in {tmp_path}: {words}"
-    told = checkpoint.in_words(Gathered({3: (error, None), 1: (error, None)}), tmp_path, MIB)
-    assert told == f"a checkpoint in {tmp_path}: rank 1 says: {words}"
+    message = checkpoint.in_words(Gathered({3: (error, None), 1: (error, None)}), tmp_path, MIB)
+    assert message == f"a checkpoint in {tmp_path}: rank 1 says: {words}"
 
 
 def test_a_checkpoint_whose_library_keeps_the_reason_to_itself_asks_for_room(
@@ -368,7 +368,9 @@ def test_what_failed_on_one_rank_fails_the_case_and_not_the_run() -> None:
 
         return dataclasses.replace(operation, wrong=wrong)
 
-    for row in measure_everywhere(FakeWorld(3), case("storage_write", 64, 3), wrap=lambda one: Changed(one, spoilt)):
+    for row in measure_everywhere(
+        FakeWorld(3), case("storage_write", 64, 3), wrap=lambda backend: Changed(backend, spoilt)
+    ):
         assert isinstance(row, Failed)
         assert row.cause == "backend"
 
@@ -382,7 +384,9 @@ def test_what_was_bound_is_given_back_where_another_rank_could_not_bind() -> Non
             raise BackendError(message)
         return dataclasses.replace(operation, free=lambda: freed.append(rank))
 
-    for row in measure_everywhere(FakeWorld(3), case("storage_write", 64, 3), wrap=lambda one: Changed(one, refusing)):
+    for row in measure_everywhere(
+        FakeWorld(3), case("storage_write", 64, 3), wrap=lambda backend: Changed(backend, refusing)
+    ):
         assert isinstance(row, Failed)
         assert row.cause == "backend"
     assert sorted(freed) == [0, 2]
@@ -410,12 +414,12 @@ def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rate_of_fio_has_its_version_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
-    fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{told}'", monkeypatch)
-    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
-    assert (found.tool, found.version, found.bytes_per_second, found.error) == ("fio", "3.33", (123456789.0,), None)
-    assert "--ioengine=psync" in found.settings
-    assert "/x" not in found.settings
+    output = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
+    fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{output}'", monkeypatch)
+    check = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
+    assert (check.tool, check.version, check.bytes_per_second, check.error) == ("fio", "3.33", (123456789.0,), None)
+    assert "--ioengine=psync" in check.settings
+    assert "/x" not in check.settings
 
 
 @pytest.mark.parametrize(
@@ -430,15 +434,15 @@ def test_a_fio_that_fails_has_no_rate_and_says_why(
     tmp_path: Path, body: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_fio(tmp_path, body, monkeypatch)
-    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
-    assert found.bytes_per_second == ()
-    assert words in str(found.error)
+    check = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
+    assert check.bytes_per_second == ()
+    assert words in str(check.error)
 
 
 def test_a_fio_that_does_not_end_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_fio(tmp_path, "exec sleep 30", monkeypatch)
-    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
-    assert found.error is not None
+    check = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
+    assert check.error is not None
 
 
 def test_fio_has_half_of_the_timeout_of_the_run() -> None:
@@ -451,18 +455,20 @@ def test_fio_has_half_of_the_timeout_of_the_run() -> None:
         return dataclasses.replace(operation, other_tool=timed)
 
     timing = msgspec.structs.replace(QUICK, timeout_seconds=7.0)
-    measured(FakeWorld(1), case("storage_read", 64, 1), timing=timing, wrap=lambda one: Changed(one, with_check))
+    measured(
+        FakeWorld(1), case("storage_read", 64, 1), timing=timing, wrap=lambda backend: Changed(backend, with_check)
+    )
     assert given == [3.5]
 
 
 def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
-    fake_fio(tmp_path, f"echo '{told}'", monkeypatch)
+    output = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
+    fake_fio(tmp_path, f"echo '{output}'", monkeypatch)
     for size, moved, said in ((3 * 65536 + 4096, 3 * 65536, "without the partial block of 4096 B"), (65536, 65536, "")):
-        found = require(files.fio_check("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
-        assert f"--size={moved} " in found.settings
-        assert said in found.settings
-        assert ("without" in found.settings) == bool(said)
+        check = require(files.fio_check("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
+        assert f"--size={moved} " in check.settings
+        assert said in check.settings
+        assert ("without" in check.settings) == bool(said)
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
@@ -471,8 +477,8 @@ def test_fio_moves_whole_blocks_alone(tmp_path: Path) -> None:
     job = require(
         files.fio_command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False)
     )
-    told = subprocess.run(job, capture_output=True, text=True, check=True).stdout
-    assert json.loads(told[told.index("{") :])["jobs"][0]["read"]["io_bytes"] == 2 * 65536
+    output = subprocess.run(job, capture_output=True, text=True, check=True).stdout
+    assert json.loads(output[output.index("{") :])["jobs"][0]["read"]["io_bytes"] == 2 * 65536
 
 
 def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,10 +495,10 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
         operation = LOCAL[op].bind(bound)
         checked(operation)
         assert operation.other_tool is not None
-        found = operation.other_tool(60.0)
-        assert found is not None
-        assert found.error is None
-        assert found.bytes_per_second[0] > 0
+        check = operation.other_tool(60.0)
+        assert check is not None
+        assert check.error is None
+        assert check.bytes_per_second[0] > 0
         operation.free()
 
 

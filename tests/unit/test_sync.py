@@ -104,15 +104,15 @@ def test_everyone_leaves_a_dissemination_after_the_last_came(size: int) -> None:
 def windows(backend: FakeBackend, lasts_ns: Callable[[int, int], int], batches: Sequence[int]) -> list[object]:
     """The lengths of the windows of some batches, and which of them were missed here."""
     start = WindowSync(backend, one_clock(backend))
-    told: list[object] = []
+    outcomes: list[object] = []
     for number, count in enumerate(batches):
         start.begin(count, 1_000)
         length = set(np.diff(start._opens).tolist())
         for _ in range(count):
             start()
             backend.clock.advance(lasts_ns(backend.rank, number))
-        told.append((length, start.missed()))
-    return told
+        outcomes.append((length, start.missed()))
+    return outcomes
 
 
 def test_windows_become_twice_as_long_for_all_when_a_rank_missed_more_than_a_quarter() -> None:
@@ -129,8 +129,8 @@ def test_windows_that_were_missed_now_and_then_stay_as_they_are() -> None:
         turns = iter([2_000, *[100] * 100])
         return windows(backend, lambda *_: next(turns), (8, 8))
 
-    (told,) = on_all(FakeWorld(1, Script(read_cost_ns=READ_NS)), work)
-    assert told == [({1_500}, [1]), ({1_500}, [])]
+    (outcomes,) = on_all(FakeWorld(1, Script(read_cost_ns=READ_NS)), work)
+    assert outcomes == [({1_500}, [1]), ({1_500}, [])]
 
 
 def test_windows_follow_the_pace_of_what_they_are_for() -> None:

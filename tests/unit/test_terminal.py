@@ -113,11 +113,11 @@ def a_step(folder: Path) -> Path:
     run = json.loads((measured / store.RUN_FILE).read_text())
     rows = [json.loads(line) for line in (measured / store.SAMPLES_FILE).read_text().splitlines()]
     rows = [row for row in rows if row["kind"] != "end"]  # it has the checksum of the others
-    for one in [*run["cases"], *(row["case"] for row in rows if "case" in row)]:
-        if one["op"] in TRAINED:
-            one["settings"]["model"] += HOSTILE
+    for setting in [*run["cases"], *(row["case"] for row in rows if "case" in row)]:
+        if setting["op"] in TRAINED:
+            setting["settings"]["model"] += HOSTILE
     for step in [row["supplement"] for row in rows if row.get("supplement")]:
-        step["sent"] = [one | {"op": HOSTILE} for one in step["sent"]]
+        step["sent"] = [call | {"op": HOSTILE} for call in step["sent"]]
         step["timeline"] = [{"rank": rank, "spans": [["compute", 0, 9], [HOSTILE, 9, 20]]} for rank in (0, 1)]
     (made / store.RUN_FILE).write_text(json.dumps(run))
     (made / store.SAMPLES_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -133,8 +133,8 @@ def a_log(folder: Path) -> Path:
 
 
 def clean(text: str) -> None:
-    found = UNPRINTED.search(text)
-    assert found is None, text[max(0, found.start() - 200) : found.end()]
+    match = UNPRINTED.search(text)
+    assert match is None, text[max(0, match.start() - 200) : match.end()]
     assert not [line for line in text.splitlines() if line.strip().startswith(FORGED)], text
 
 
@@ -190,12 +190,12 @@ def test_the_report_has_no_control_characters(results: Path) -> None:
 def test_the_live_table_is_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan(name=HOSTILE, sweep=(Sweep(ops=("all_reduce",)),))
     table = LiveTable(plan, 0, 0.0)
-    one = case("all_reduce", 8)
+    setting = case("all_reduce", 8)
     from busbw.runs.cases import Cases  # noqa: PLC0415
 
-    table.world_formed(Cases((one,), (HOSTILE,), {}), 1, (HOSTILE,), (HOSTILE,))
-    table.row_written(Skipped(case=one, reason=HOSTILE))
-    table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE, cause="backend"))
+    table.world_formed(Cases((setting,), (HOSTILE,), {}), 1, (HOSTILE,), (HOSTILE,))
+    table.row_written(Skipped(case=setting, reason=HOSTILE))
+    table.row_written(Failed(case=setting, launch=0, block=0, error=HOSTILE, cause="backend"))
     table.launch_ended()
     clean(capsys.readouterr().err)
 

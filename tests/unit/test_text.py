@@ -107,13 +107,13 @@ def uses() -> list[Use]:
     ]
 
 
-def unlisted(found: list[Use]) -> list[str]:
+def unlisted(uses: list[Use]) -> list[str]:
     """A line for every use that no row allows."""
     return [
         f"{use.file}:{use.line}: {use.name or 'the module'} uses {use.method} on text. Make what it reads a field "
         "(a code, a record, a tuple of clauses) where the text is made; if the text is not the product's own, add a "
         "row to READERS in tests/unit/test_text.py"
-        for use in found
+        for use in uses
         if not READERS.keys() & set(use.rows)
     ]
 

@@ -129,15 +129,15 @@ def test_threads_that_cannot_be_started_are_an_error_and_those_that_were_end(mon
 
 @given(count=st.integers(0, 10_000), threads=st.integers(1, 70), unit=st.sampled_from([1, 8, 16, 512]))
 def test_slices_touch_each_other_cover_everything_and_begin_at_lines(count: int, threads: int, unit: int) -> None:
-    found = shares(count, threads, unit)
-    assert len(found) == threads
-    assert sum(length for _, length in found) == count
+    slices = shares(count, threads, unit)
+    assert len(slices) == threads
+    assert sum(length for _, length in slices) == count
     place = 0
-    for start, length in found:
+    for start, length in slices:
         assert start == place
         assert length == 0 or start % unit == 0
         place += length
-    lengths = [length for _, length in found]
+    lengths = [length for _, length in slices]
     assert max(lengths) - min(lengths) < 2 * unit
 
 

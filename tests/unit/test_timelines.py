@@ -32,7 +32,7 @@ SPANS = st.lists(
     st.tuples(st.sampled_from(["compute", "all_reduce", "receive"]), st.integers(0, 10**6), st.integers(0, 10**5)),
     min_size=1,
     max_size=40,
-).map(lambda given: sorted(((name, at, at + long) for name, at, long in given), key=lambda one: one[1]))
+).map(lambda given: sorted(((name, at, at + long) for name, at, long in given), key=lambda span: span[1]))
 
 
 def test_waiting_is_where_a_call_is_under_way_and_nothing_is_computed() -> None:
@@ -51,23 +51,23 @@ def test_what_is_hidden_of_a_call_is_what_the_rank_computes_beside_it() -> None:
 
 def test_nobody_is_last_where_ranks_call_in_several_groups() -> None:
     apart = (msgspec.structs.replace(SENT[0], group=1),)
-    assert [one.waiting_for_last_ns for one in rank_times((EARLY, LATE), apart)] == [None, None]
+    assert [times.waiting_for_last_ns for times in rank_times((EARLY, LATE), apart)] == [None, None]
 
 
 @given(SPANS, st.integers(1, 20))
 def test_a_shortened_timeline_is_short_and_loses_no_moment(spans: list[tuple[str, int, int]], most: int) -> None:
     kept = shortened(spans, most)
-    for name in {one[0] for one in spans}:
-        same = [one for one in kept if one[0] == name]
+    for name in {span[0] for span in spans}:
+        same = [span for span in kept if span[0] == name]
         assert len(same) <= max(most, 1)
         assert all(any(b <= begin and end <= e for _, b, e in same) for n, begin, end in spans if n == name)
-    assert [one[1] for one in kept] == sorted(one[1] for one in kept)
+    assert [span[1] for span in kept] == sorted(span[1] for span in kept)
 
 
 @given(SPANS)
 def test_computation_and_waiting_are_apart(spans: list[tuple[str, int, int]]) -> None:
-    (one,) = rank_times((RankTimeline(rank=0, spans=tuple(spans)),), ())
-    assert 0 <= one.compute_ns + one.waiting_ns <= one.span_ns
+    (times,) = rank_times((RankTimeline(rank=0, spans=tuple(spans)),), ())
+    assert 0 <= times.compute_ns + times.waiting_ns <= times.span_ns
 
 
 def test_a_timeline_is_drawn_and_exported() -> None:

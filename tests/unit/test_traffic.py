@@ -89,9 +89,9 @@ def test_crossing_counts_everything_but_the_diagonal(matrix: list[list[float]], 
 
 
 def test_a_fingerprint_tells_matrices_apart() -> None:
-    one, two = traffic.fingerprint(((1.0, 2.0), (3.0, 4.0))), traffic.fingerprint(((1.0, 2.0), (3.0, 4.5)))
-    assert one != two
-    assert len(one) == len(two) == 8
+    first, second = traffic.fingerprint(((1.0, 2.0), (3.0, 4.0))), traffic.fingerprint(((1.0, 2.0), (3.0, 4.5)))
+    assert first != second
+    assert len(first) == len(second) == 8
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,10 @@ class OnOneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         if func.name() == "aten::_local_scalar_dense" and args[0].device.type == "meta":
             return 1  # ranks of a pipeline vote, at its first step
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
-        where = {one.device.type for one in tensors}
+        tensors = [
+            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor) and tensor.dim()
+        ]
+        where = {tensor.device.type for tensor in tensors}
         assert len(where) < 2 or func.name() in MOVES, func.name()
         return func(*args, **(kwargs or {}))
 
@@ -68,13 +70,13 @@ def test_a_step_computes_where_it_was_made(rank: tuple[int, int], op: str) -> No
     step = WORKLOADS[op](StepShape(workload(op, MODELS[op][-1])), *rank, None, SHAPES_ONLY)
     with Observer(silent=True), OnOneDevice():  # type: ignore[no-untyped-call]
         step.run()
-    assert {one.device.type for one in step.network.parameters()} == {"meta"}
+    assert {parameter.device.type for parameter in step.network.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("rank", [(6, 8)], indirect=True, ids=str)
 def test_a_grid_of_three_dimensions_sends_what_the_formulas_say(rank: tuple[int, int]) -> None:
-    one = Workload(model="Llama 3 8B", scale=1 / 128, dp=2, tp=2, pp=2, micro_batches=4, interleave=1)
-    step = WORKLOADS["train_3d"](StepShape(one), *rank, None, SHAPES_ONLY)
+    settings = Workload(model="Llama 3 8B", scale=1 / 128, dp=2, tp=2, pp=2, micro_batches=4, interleave=1)
+    step = WORKLOADS["train_3d"](StepShape(settings), *rank, None, SHAPES_ONLY)
     with Observer(silent=True), OnOneDevice():  # type: ignore[no-untyped-call]
         step.run()  # a pipeline settles in its first step
     with Observer(silent=True, keep=True) as seen:
@@ -82,7 +84,7 @@ def test_a_grid_of_three_dimensions_sends_what_the_formulas_say(rank: tuple[int,
     sent: dict[str, int] = {}
     for (op, _, size), calls in counted(seen.calls).items():
         sent[op] = sent.get(op, 0) + size * calls
-    assert sent == formula("train_3d", one, rank[0])
+    assert sent == formula("train_3d", settings, rank[0])
     groups = {call.op: call.group for call in seen.calls if call.op}
     assert groups == {"all_reduce": 2, "send_recv": 2}
 

@@ -54,9 +54,9 @@ def test_all_products_of_a_step_are_its_flop() -> None:
     for name in ("Llama 3 8B", "GPT-3 175B", "Mixtral 8x7B", "DeepSeek-V3"):
         model = models()[name]
         layout = Layout(dp=8, ep=8 if model.experts else 1)
-        one = step_time(Step(model, layout, 8, 2048), replace(PLAIN, causal=not model.dropout))
+        times = step_time(Step(model, layout, 8, 2048), replace(PLAIN, causal=not model.dropout))
         flop = flop_per_token(model, 2048, causal=not model.dropout) * 2048
-        assert one.compute == pytest.approx(flop / 1e15, rel=1e-9), name
+        assert times.compute == pytest.approx(flop / 1e15, rel=1e-9), name
 
 
 def test_a_small_step_is_limited_by_the_host() -> None:
@@ -84,8 +84,8 @@ def test_heads_that_the_fused_softmax_cannot_take_need_more_kernels() -> None:
     model = msgspec.structs.replace(models()["GPT-3 175B"], heads=16, kv_heads=16, head_dim=64, hidden=1024)
     on = replace(PLAIN, speed=Speed(1e30, launch=1.0))
     steps = [Step(model, Layout(tp=8), sequences, 1024) for sequences in (1, 2)]
-    one, two = (step_time(step, on).compute for step in steps)
-    assert one - two == pytest.approx((4 + 5) * model.layers, rel=1e-4)
+    single, double = (step_time(step, on).compute for step in steps)
+    assert single - double == pytest.approx((4 + 5) * model.layers, rel=1e-4)
 
 
 def test_each_kernel_takes_time_beside_its_work() -> None:
@@ -101,7 +101,7 @@ def test_each_kernel_takes_time_beside_its_work() -> None:
 def test_what_a_layout_does_shortens_its_part(how: dict[str, Any], part: str) -> None:
     layout = Layout(dp=64, pp=4, ep=16, zero=1, micro_batches=8, uneven=True)
     on = Machine(speed_of(gpu_named(catalogue(), "H100 SXM5"), "bfloat16"), 8, NETWORK, 0.8)
-    steps = [Step(models()["DeepSeek-V3"], one, 512, 4096) for one in (layout, replace(layout, **how))]
+    steps = [Step(models()["DeepSeek-V3"], ranks, 512, 4096) for ranks in (layout, replace(layout, **how))]
     before, after = (step_time(step, on) for step in steps)
     assert after.parts[part] < 0.9 * before.parts[part]
     if part == "bubble":
@@ -200,7 +200,7 @@ def test_calls_need_the_host_and_the_gpu_as_kernels_do() -> None:
     calls = sum(row.messages for row in traffic(step) if not row.hideable)
     for speed, rate in ((Speed(1e30, launch=1.0), 1.0), (Speed(1e30, started=1.0), 1.0)):
         alone, all_ = (
-            step_time(one, replace(PLAIN, speed=speed)).compute for one in (Step(LLAMA, Layout(), 1, 8192), step)
+            step_time(work, replace(PLAIN, speed=speed)).compute for work in (Step(LLAMA, Layout(), 1, 8192), step)
         )
         assert all_ - alone == pytest.approx(rate * calls, rel=1e-3)
 

@@ -30,11 +30,11 @@ def step(model: Model = TOY, batch: int = 16, sequence: int = 16, **how: Any) ->
     return Step(model, Layout(**how), batch, sequence, **outside)
 
 
-def row(one: Step, what: str, phase: str, op: str | None = None, stage: int | None = None) -> Traffic:
-    (found,) = [
-        each for each in traffic(one, stage) if each.what == what and each.phase == phase and op in {None, each.op}
+def row(training: Step, what: str, phase: str, op: str | None = None, stage: int | None = None) -> Traffic:
+    (call,) = [
+        each for each in traffic(training, stage) if each.what == what and each.phase == phase and op in {None, each.op}
     ]
-    return found
+    return call
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
@@ -48,9 +48,9 @@ def test_what_a_call_sends_is_what_an_executed_schedule_sends(op: str, algorithm
     for transfers in schedule.rounds:
         for transfer in transfers:
             blocks[transfer.source] += len(transfer.sent)
-    one = Traffic("dp", "", op, ranks, 840 * schedule.blocks, 7, "forward", True, "", "")
-    assert [7 * 840 * count for count in blocks] == pytest.approx([one.sent_bytes] * ranks)
-    assert float(cost(schedule).sent) * one.size_bytes * 7 == pytest.approx(one.sent_bytes)
+    call = Traffic("dp", "", op, ranks, 840 * schedule.blocks, 7, "forward", True, "", "")
+    assert [7 * 840 * count for count in blocks] == pytest.approx([call.sent_bytes] * ranks)
+    assert float(cost(schedule).sent) * call.size_bytes * 7 == pytest.approx(call.sent_bytes)
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------
@@ -58,8 +58,10 @@ def test_what_a_call_sends_is_what_an_executed_schedule_sends(op: str, algorithm
 
 @pytest.mark.parametrize(("pp", "vpp", "ep"), [(1, 1, 1), (4, 1, 1), (4, 2, 2), (2, 4, 4)])
 def test_ranks_of_all_stages_and_experts_hold_the_model_together(pp: int, vpp: int, ep: int) -> None:
-    one = step(MIXED, pp=pp, vpp=vpp, micro_batches=4, dp=4, ep=ep)
-    held = sum(unit.total * (ep if unit.name == "experts" else 1) for stage in range(pp) for unit in one.units(stage))
+    training = step(MIXED, pp=pp, vpp=vpp, micro_batches=4, dp=4, ep=ep)
+    held = sum(
+        unit.total * (ep if unit.name == "experts" else 1) for stage in range(pp) for unit in training.units(stage)
+    )
     assert held == parameters(MIXED)
 
 
@@ -73,10 +75,10 @@ def test_tensor_ranks_hold_matrices_in_parts_and_norms_whole() -> None:
 def test_zero_sends_two_or_three_times_the_weights(ranks: int) -> None:
     """Ψ from the model itself; 2 bytes of a weight, 4 of a gradient."""
     share, count = (ranks - 1) / ranks, parameters(TOY)
-    found = {zero: sent(traffic(step(dp=ranks, zero=zero, gradients="float32"))) for zero in range(4)}
-    assert found[0] == pytest.approx(2 * share * 4 * count)
-    assert found[1] == found[2] == pytest.approx(share * (4 + 2) * count)
-    assert found[3] == pytest.approx(share * (2 + 2 + 4) * count)
+    volumes = {zero: sent(traffic(step(dp=ranks, zero=zero, gradients="float32"))) for zero in range(4)}
+    assert volumes[0] == pytest.approx(2 * share * 4 * count)
+    assert volumes[1] == volumes[2] == pytest.approx(share * (4 + 2) * count)
+    assert volumes[3] == pytest.approx(share * (2 + 2 + 4) * count)
 
 
 def test_zero_3_gathers_in_every_micro_batch_unless_told() -> None:
@@ -89,15 +91,15 @@ def test_zero_3_gathers_in_every_micro_batch_unless_told() -> None:
 
 def test_hsdp_adds_up_the_parts_of_its_groups() -> None:
     """8 ranks in groups of 4: rank r of a group has 1/4 of each unit, and adds it up with its twin by a ring of two."""
-    one = step(dp=8, zero=3, shard=4)
+    training = step(dp=8, zero=3, shard=4)
     count = 2 * parameters(TOY)
-    assert sent(traffic(one)) == pytest.approx(3 * 3 / 4 * count + 2 * 1 / 2 * count / 4)
+    assert sent(traffic(training)) == pytest.approx(3 * 3 / 4 * count + 2 * 1 / 2 * count / 4)
 
 
 def test_context_ranks_reduce_gradients_and_experts_do_among_fewer() -> None:
     assert row(step(dp=2, cp=4), "gradients, dense", "backward").ranks == 8
     assert row(step(MIXED, dp=8, ep=2), "gradients, experts", "backward").ranks == 4
-    assert not [one for one in traffic(step(MIXED, dp=8, ep=8)) if one.what == "gradients, experts"]
+    assert not [call for call in traffic(step(MIXED, dp=8, ep=8)) if call.what == "gradients, experts"]
 
 
 # --- activations ---------------------------------------------------------------------------------------------------
@@ -114,25 +116,25 @@ def test_tensor_parallel_products_lack_one_sum_forward_and_one_backward() -> Non
 
 
 def test_tensor_traffic_of_a_layer_is_eight_b_s_h() -> None:
-    one = step(tp=4, pp=4, micro_batches=2, batch=8)
+    training = step(tp=4, pp=4, micro_batches=2, batch=8)
     b, s, h, layers, m, w = 4, 16, 32, 2, 2, 2
-    assert sent(traffic(one), "tp") == 8 * b * s * h * 3 / 4 * w * layers * m
+    assert sent(traffic(training), "tp") == 8 * b * s * h * 3 / 4 * w * layers * m
     split = step(tp=4, pp=4, micro_batches=2, batch=8, sequence_parallel=True)
-    assert sent(traffic(split), "tp", hideable=False) == sent(traffic(one), "tp")
+    assert sent(traffic(split), "tp", hideable=False) == sent(traffic(training), "tp")
     norms = 2 * 3 / 4 * (2 * h) * layers * w
-    assert sent(traffic(split), "tp", hideable=True) == pytest.approx(sent(traffic(one), "tp") / 4 + norms)
+    assert sent(traffic(split), "tp", hideable=True) == pytest.approx(sent(traffic(training), "tp") / 4 + norms)
     kept = step(tp=4, pp=4, micro_batches=2, batch=8, sequence_parallel=True, keep_inputs=True)
     assert sent(traffic(kept), "tp", hideable=True) == norms
     again = step(tp=4, pp=4, micro_batches=2, batch=8, recompute="full")
-    assert sent(traffic(again), "tp") == sent(traffic(one), "tp") * 3 / 2
+    assert sent(traffic(again), "tp") == sent(traffic(training), "tp") * 3 / 2
 
 
 def test_expert_layers_sum_what_came_to_them() -> None:
-    one = step(MIXED, tp=2, batch=1)
+    training = step(MIXED, tp=2, batch=1)
     size = 16 * 32 * 2
-    assert row(one, "experts", "forward").size_bytes == 2 * size
-    assert row(one, "experts", "forward").messages == row(one, "shared experts", "forward").messages == 6
-    assert row(one, "feed-forward", "forward").messages == 2
+    assert row(training, "experts", "forward").size_bytes == 2 * size
+    assert row(training, "experts", "forward").messages == row(training, "shared experts", "forward").messages == 6
+    assert row(training, "feed-forward", "forward").messages == 2
 
 
 @pytest.mark.parametrize(("pp", "vpp", "m"), [(2, 1, 3), (4, 1, 8), (4, 2, 8), (2, 4, 6)])
@@ -142,12 +144,12 @@ def test_pipeline_messages_are_those_of_parts_that_hand_on(pp: int, vpp: int, m:
     for _, part in product(range(m), range(pp * vpp - 1)):
         outputs[part % pp] += 1
         gradients[(part + 1) % pp] += 1
-    one = step(pp=pp, vpp=vpp, micro_batches=m, batch=m)
+    training = step(pp=pp, vpp=vpp, micro_batches=m, batch=m)
     for stage in range(pp):
-        found = {each.phase: each for each in traffic(one, stage) if each.op == "send_recv"}
+        calls = {each.phase: each for each in traffic(training, stage) if each.op == "send_recv"}
         counted = {"forward": outputs[stage], "backward": gradients[stage]}
-        assert {phase: each.messages for phase, each in found.items()} == {p: n for p, n in counted.items() if n}
-        assert {each.size_bytes for each in found.values()} == {16 * 32 * 2}
+        assert {phase: each.messages for phase, each in calls.items()} == {p: n for p, n in counted.items() if n}
+        assert {each.size_bytes for each in calls.values()} == {16 * 32 * 2}
 
 
 def test_scatter_gather_sends_a_part_and_gathers_it() -> None:
@@ -172,22 +174,22 @@ def test_ring_attention_sends_every_block_to_all_others_and_its_gradient_home(ra
             gradient_hops += 1  # on with the block, from the last one home
         assert all(len(there) == round_ + 1 for there in seen.values())
     assert all(len(there) == ranks - 1 for there in added.values()), "the owner adds its own"
-    one = step(cp=ranks, tp=2, batch=2)
+    training = step(cp=ranks, tp=2, batch=2)
     block = 2 * 16 // ranks * (2 * 2 * 6) * 2  # b s/c tokens, keys and values of 2 of 4 heads of 6, 2 bytes
     calls = TOY.layers
-    forward, backward = row(one, "keys and values", "forward"), row(one, "keys and values", "backward")
+    forward, backward = row(training, "keys and values", "forward"), row(training, "keys and values", "backward")
     assert forward.sent_bytes == hops // ranks * block * calls
-    total = forward.sent_bytes + backward.sent_bytes + row(one, "their gradients", "backward").sent_bytes
+    total = forward.sent_bytes + backward.sent_bytes + row(training, "their gradients", "backward").sent_bytes
     assert total == (2 * hops + gradient_hops) // ranks * block * calls
 
 
 def test_ulysses_deals_heads_for_tokens() -> None:
     """4 ranks, 8 heads of queries, 4 of keys: rank r keeps its heads of its tokens and sends the others'."""
-    one = step(cp=4, context="ulysses", batch=1)
+    training = step(cp=4, context="ulysses", batch=1)
     tokens = 16 // 4
     for what, heads in (("queries", 8), ("keys", 4), ("values", 4), ("results", 8)):
         counted = sum(tokens * (heads // 4) * 6 * 2 for other in range(4) if other != 0)
-        assert row(one, what, "forward").sent_bytes == counted * TOY.layers
+        assert row(training, what, "forward").sent_bytes == counted * TOY.layers
     repeated = step(cp=8, context="ulysses", batch=1)
     assert row(repeated, "keys", "forward").size_bytes == 2 * 8 * 6 * 2, "keys of 4 heads, one for each of 8 ranks"
 
@@ -197,9 +199,9 @@ def test_dispatch_sends_each_token_to_experts_elsewhere() -> None:
     e, k, tokens = 4, 2, 16
     per_rank = MIXED.experts // e
     away = sum((token + far) % 8 // per_rank != 0 for token in range(tokens) for far in (0, 3))
-    one = step(MIXED, dp=e, ep=e, batch=e)
-    assert row(one, "dispatch", "forward").sent_bytes == away * 32 * 2 * 6
-    assert sent(traffic(one), "ep") == 4 * tokens * k * 32 * 3 / 4 * 2 * 6
+    training = step(MIXED, dp=e, ep=e, batch=e)
+    assert row(training, "dispatch", "forward").sent_bytes == away * 32 * 2 * 6
+    assert sent(traffic(training), "ep") == 4 * tokens * k * 32 * 3 / 4 * 2 * 6
 
 
 def test_an_imbalance_is_what_the_busiest_rank_has_more() -> None:
@@ -210,19 +212,19 @@ def test_an_imbalance_is_what_the_busiest_rank_has_more() -> None:
 
 def test_limited_nodes_get_each_token_once() -> None:
     """Tokens of rank 0 of 8 on 4 nodes choose 2 nodes each, all pairs of nodes alike."""
-    one = step(MIXED, dp=8, ep=8, batch=8, ranks_per_host=2)
+    training = step(MIXED, dp=8, ep=8, batch=8, ranks_per_host=2)
     pairs = [(a, b) for a in range(4) for b in range(a)]
     copies = sum(node != 0 for pair in pairs for node in pair) / len(pairs)
-    assert row(one, "dispatch between nodes", "forward").sent_bytes == copies * 16 * 32 * 2 * 6
-    assert row(one, "dispatch inside a node", "forward").sent_bytes == 2 / 2 * 16 * 32 * 2 * 6
+    assert row(training, "dispatch between nodes", "forward").sent_bytes == copies * 16 * 32 * 2 * 6
+    assert row(training, "dispatch inside a node", "forward").sent_bytes == 2 / 2 * 16 * 32 * 2 * 6
     anywhere = msgspec.structs.replace(MIXED, nodes_per_token=0)
     assert row(step(anywhere, dp=8, ep=8, batch=8, ranks_per_host=2), "dispatch", "forward").ranks == 8
 
 
 def test_ranks_of_tp_take_places_of_a_host_from_experts() -> None:
-    one = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=4)
-    assert row(one, "dispatch between nodes", "forward").ranks == 4
-    assert row(one, "dispatch inside a node", "forward").ranks == 2
+    training = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=4)
+    assert row(training, "dispatch between nodes", "forward").ranks == 4
+    assert row(training, "dispatch inside a node", "forward").ranks == 2
     alone = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=2)
     assert [(each.what, each.ranks) for each in traffic(alone) if each.dimension == "ep"] == [
         (f"{what} between nodes", 8) for what in ("dispatch", "dispatch", "combine", "combine")
@@ -232,9 +234,13 @@ def test_ranks_of_tp_take_places_of_a_host_from_experts() -> None:
 
 
 def test_the_ends_of_the_pipeline_have_their_vocabulary() -> None:
-    one = step(tp=2, pp=2, batch=2, micro_batches=2)
-    assert row(one, "embedding", "forward", stage=0).messages == row(one, "head", "backward", stage=1).messages == 2
-    loss = row(one, "loss", "forward", stage=1)
+    training = step(tp=2, pp=2, batch=2, micro_batches=2)
+    assert (
+        row(training, "embedding", "forward", stage=0).messages
+        == row(training, "head", "backward", stage=1).messages
+        == 2
+    )
+    loss = row(training, "loss", "forward", stage=1)
     assert (loss.size_bytes, loss.messages) == (16 * 4, 3 * 2)
     tied = msgspec.structs.replace(TOY, tied=True)
     assert row(step(tied, pp=2), "tied embedding", "backward").size_bytes == 40 * 32 * 2
@@ -242,17 +248,17 @@ def test_the_ends_of_the_pipeline_have_their_vocabulary() -> None:
 
 def test_the_known_case_of_seventy_billion() -> None:
     """t 8, p 4, 16 micro-batches of one sequence of 8192: 300 GB, 4.3 GB, and close to 2 Ψ w of 1/32."""
-    one = Step(models()["Llama 3 70B"], Layout(dp=1024, tp=8, pp=4, micro_batches=16), 16384, 8192)
-    rows = traffic(one)
+    training = Step(models()["Llama 3 70B"], Layout(dp=1024, tp=8, pp=4, micro_batches=16), 16384, 8192)
+    rows = traffic(training)
     assert sent(rows, "tp") == pytest.approx(300e9, rel=0.01)
     assert sent(rows, "pp") == pytest.approx(4.3e9, rel=0.01)
     assert sent(rows, "dp") == pytest.approx(8.75e9, rel=0.03)
     ring = Step(models()["Llama 3 70B"], Layout(tp=8, pp=4, cp=2, micro_batches=16), 16, 8192)
     assert sent(traffic(ring), "cp") == pytest.approx(2.0e9, rel=0.01)
-    said = {each.dimension: each for each in statements(one, rows)}
-    assert said["dp"].said_value == 2 * parameters(one.model)
+    said = {each.dimension: each for each in statements(training, rows)}
+    assert said["dp"].said_value == 2 * parameters(training.model)
     assert said["pp"].said_value == 16 * 8192 * 8192 / 16
-    divided = Step(one.model, replace(one.layout, zero=3), one.batch, one.sequence)
+    divided = Step(training.model, replace(training.layout, zero=3), training.batch, training.sequence)
     (orders,) = (each.holds for each in statements(divided, traffic(divided)) if not each.dimension)
     assert orders.startswith("by calls here: TP > DP > PP"), "weights are gathered in every micro-batch"
 
@@ -261,19 +267,19 @@ def test_the_known_case_of_seventy_billion() -> None:
 @pytest.mark.parametrize("context", ["ring", "ulysses"])
 @pytest.mark.parametrize("sequence_parallel", [True, False])
 def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str, *, sequence_parallel: bool) -> None:
-    one = step(tp=2, cp=2, batch=2, context=context, recompute=recompute, sequence_parallel=sequence_parallel)
-    rows = traffic(one)
-    said = {each.dimension: each.holds for each in statements(one, rows)}
-    unit = one.tokens * one.model.width_bytes
+    training = step(tp=2, cp=2, batch=2, context=context, recompute=recompute, sequence_parallel=sequence_parallel)
+    rows = traffic(training)
+    said = {each.dimension: each.holds for each in statements(training, rows)}
+    unit = training.tokens * training.model.width_bytes
     hidden = sum(each.sent_bytes for each in rows if each.what.split(":")[0] in {"attention", "feed-forward"})
-    times = hidden / (unit * one.model.hidden / 2 * one.model.layers)
+    times = hidden / (unit * training.model.hidden / 2 * training.model.layers)
     assert f"activations: {times:g} b s h (t−1)/t" in said["tp"]
-    keys = one.key_heads * 2 * one.model.head_dim
+    keys = training.key_heads * 2 * training.model.head_dim
     if context == "ring":
         wide, words = keys, "(c−1) b s/c (h_k"
     else:
-        wide, words = (keys + one.model.heads // 2 * 2 * one.model.head_dim) // 2, "(c−1)/c b s/c (h_q"
-    assert f"{sent(rows, 'cp') / (unit * wide * one.model.layers):g} {words}" in said["cp"]
+        wide, words = (keys + training.model.heads // 2 * 2 * training.model.head_dim) // 2, "(c−1)/c b s/c (h_q"
+    assert f"{sent(rows, 'cp') / (unit * wide * training.model.layers):g} {words}" in said["cp"]
 
 
 # --- layouts -------------------------------------------------------------------------------------------------------
@@ -315,14 +321,14 @@ def test_what_does_not_fit_is_refused_with_what_would(how: dict[str, Any], code:
 
 @pytest.mark.parametrize("model", [TOY, MIXED])
 def test_all_layouts_are_those_that_a_search_through_all_degrees_finds(model: Model) -> None:
-    found = {(one.dp, one.tp, one.pp, one.cp, one.ep) for one in layouts(model, 16)}
+    enumerated = {(layout.dp, layout.tp, layout.pp, layout.cp, layout.ep) for layout in layouts(model, 16)}
     expected = set()
     for dp, tp, pp, cp, ep in product((1, 2, 4, 8, 16), repeat=5):
         fits = dp * tp * pp * cp == 16 and tp <= 4 and pp <= 8 and dp * cp % ep == 0
         if fits and ep <= (8 if model.experts else 1):
             expected.add((dp, tp, pp, cp, ep))
-    assert found == expected
-    assert {one.tp for one in layouts(model, 16, degrees=2)} == {1, 2}
+    assert enumerated == expected
+    assert {layout.tp for layout in layouts(model, 16, degrees=2)} == {1, 2}
     with pytest.raises(UsageError) as refused:
         next(layouts(model, 735_134_400))  # with 1344 divisors
     assert refused.value.code == "layout"

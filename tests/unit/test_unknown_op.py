@@ -91,12 +91,12 @@ def test_every_command_answers(
 
 def test_its_times_and_rates_are_shown_and_nothing_else() -> None:
     known, unknown = (judge(pool([_run(names)])) for names in ({}, {"all_reduce": "*"}))
-    assert [group.time_ns for one in unknown.cases for group in one.groups] == [
-        group.time_ns for one in known.cases for group in one.groups
+    assert [group.time_ns for judged_case in unknown.cases for group in judged_case.groups] == [
+        group.time_ns for judged_case in known.cases for group in judged_case.groups
     ]
     curves = [curve for curve in unknown.curves if curve.series.key.op == "*"]
     same = [curve for curve in known.curves if curve.series.key.op == "all_reduce"]
-    rates, expected = ([[point.busbw for point in one.series.points] for one in side] for side in (curves, same))
+    rates, expected = ([[point.busbw for point in curve.series.points] for curve in side] for side in (curves, same))
     assert rates == expected
     assert [curve.peak for curve in curves] == [curve.model for curve in curves] == [UNKNOWN_OP] * 3
     assert {verdict.status for verdict in unknown.verdicts if verdict.op == "*"} == {"not judged"}

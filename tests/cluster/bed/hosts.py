@@ -87,16 +87,16 @@ class Host:
     def processes(self) -> Mapping[int, str]:
         """What runs on this host, its first process left out: process number (seen from outside) and command line."""
         mine = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        found: dict[int, str] = {}
+        commands: dict[int, str] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == self.pid:
                 continue
             try:
                 if (entry / "ns/pid").readlink() == mine:
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    commands[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
             except OSError:
                 continue  # it ended while we looked
-        return found
+        return commands
 
 
 def start_host(name: str, run: Path, shared: Sequence[Path], lifeline: IO[bytes]) -> subprocess.Popen[str]:
@@ -155,11 +155,11 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 def _members(group: int) -> set[int]:
     """The processes of a group that have not ended."""
-    found = set()
+    members = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it ended while we looked
                 state, _, its_group = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
                 if int(its_group) == group and state != "Z":
-                    found.add(int(entry.name))
-    return found
+                    members.add(int(entry.name))
+    return members

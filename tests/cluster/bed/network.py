@@ -40,9 +40,9 @@ class Path:
     delay_ms: float = 0.0
 
 
-def both_ways(one: str, other: str, rate_mbit: float = 0.0, delay_ms: float = 0.0) -> tuple[Path, Path]:
+def both_ways(host: str, other: str, rate_mbit: float = 0.0, delay_ms: float = 0.0) -> tuple[Path, Path]:
     """The paths of a pair of hosts, the same in both directions."""
-    return Path(one, other, rate_mbit, delay_ms), Path(other, one, rate_mbit, delay_ms)
+    return Path(host, other, rate_mbit, delay_ms), Path(other, host, rate_mbit, delay_ms)
 
 
 @dataclass(frozen=True, slots=True)

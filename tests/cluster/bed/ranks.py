@@ -76,8 +76,8 @@ class Ranks:
         simulated GPUs. Raises BedError when the forking process has ended.
         """
         hosts = hosts or self.bed.names
-        told = self.results / "told"
-        told.mkdir(parents=True, exist_ok=True)
+        outputs = self.results / "told"
+        outputs.mkdir(parents=True, exist_ok=True)
         stem = uuid.uuid4().hex[:8]
         world = {
             **self.bed.environment(),
@@ -94,8 +94,8 @@ class Ranks:
             {
                 "host": self.bed.pid(host),
                 "environment": {**world, "RANK": str(rank)},
-                "output": str(told / f"{stem}.{rank}.out"),
-                "error": str(told / f"{stem}.{rank}.err"),
+                "output": str(outputs / f"{stem}.{rank}.out"),
+                "error": str(outputs / f"{stem}.{rank}.err"),
                 "fault": asdict(faults[host]) if host in faults else None,
                 "gpus": gpus.get(host, 0),
             }

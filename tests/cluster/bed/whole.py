@@ -257,8 +257,8 @@ class Bed:
 
     def job(self, number: int) -> Job:
         """How a job stands. Raises BedError for one that Slurm does not know."""
-        told = self.ask("scontrol", "show", "job", "--oneliner", str(number))
-        pairs = (word.partition("=") for word in told.split())
+        text = self.ask("scontrol", "show", "job", "--oneliner", str(number))
+        pairs = (word.partition("=") for word in text.split())
         return Job(number, {name: value for name, _, value in pairs})
 
     def ended_job(self, number: int, seconds: float = 240.0) -> Job:
@@ -324,8 +324,8 @@ class Bed:
     def _start_slurm(self, lifeline: _Lifeline) -> None:
         folder = self.place / "slurm"
 
-        def start(host: str, argv: Sequence[str | Path], told: Path) -> subprocess.Popen[str]:
-            with told.open("wb") as output:
+        def start(host: str, argv: Sequence[str | Path], log: Path) -> subprocess.Popen[str]:
+            with log.open("wb") as output:
                 return lifeline.hold(self.start_on(host, argv, output=output))
 
         def all_idle() -> bool:
@@ -343,4 +343,6 @@ class Bed:
 def _outermost(folders: Sequence[Path]) -> list[Path]:
     """These folders without those that lie in another one of them."""
     resolved = sorted({folder.resolve() for folder in folders})
-    return [one for one in resolved if not any(one != other and one.is_relative_to(other) for other in resolved)]
+    return [
+        folder for folder in resolved if not any(folder != other and folder.is_relative_to(other) for other in resolved)
+    ]

@@ -35,9 +35,9 @@ def joined(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.socke
     with socket.create_server(("", _PORT)) as door:
         after = connected(addresses[(rank + 1) % len(addresses)])
         before, _ = door.accept()
-    for one in (after, before):
-        one.settimeout(60)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for connection in (after, before):
+        connection.settimeout(60)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return after, before
 
 
@@ -91,9 +91,9 @@ def main() -> None:
     """Play, exchange, tell."""
     rank, count, addresses = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     after, before = joined(rank, addresses)
-    told = message_ms(rank, after, before)
+    delay_ms = message_ms(rank, after, before)
     taken_seconds = [exchange_seconds(rank, count, after, before) for _ in range(_EXCHANGES)]
-    sys.stdout.write(json.dumps([told, taken_seconds[-1]]))
+    sys.stdout.write(json.dumps([delay_ms, taken_seconds[-1]]))
 
 
 main()

@@ -411,7 +411,10 @@ class State:
         read, wrote = list(read), list(wrote)
         self.gpus[stream.device_index].move((*read, *wrote), self.machine.l2_bytes)
         self.note(
-            [*((one, False) for one in read), *((one, True) for one in wrote)], stream.stream_id, number, stream.order
+            [*((tensor, False) for tensor in read), *((tensor, True) for tensor in wrote)],
+            stream.stream_id,
+            number,
+            stream.order,
         )
 
     def note(self, tensors: Iterable[tuple[torch.Tensor, bool]], stream: int, number: int, order: Order) -> None:
@@ -474,7 +477,7 @@ def current() -> State:
 def stream_of(handle: int | None) -> Stream:
     """The stream of a handle; NULL is the default one. Raises CudaError if the current GPU has no such stream."""
     state = current()
-    stream = next((one for one in state.gpus[state.device].streams if one.cuda_stream == handle), None)
+    stream = next((stream for stream in state.gpus[state.device].streams if stream.cuda_stream == handle), None)
     if handle is not None and stream is None:
         raise cuda_error("invalid resource handle")
     return stream or state.default()

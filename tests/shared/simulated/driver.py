@@ -166,7 +166,7 @@ def _parsed(text: str) -> tuple[str, _Kernel]:
     if entry is None:
         raise ValueError(text)
     name, given, body = entry.groups()
-    kernel = _Kernel({one: _TYPES[kind] for kind, one in _PARAMETER.findall(given)}, [], {})
+    kernel = _Kernel({parameter: _TYPES[kind] for kind, parameter in _PARAMETER.findall(given)}, [], {})
     for statement in filter(None, map(str.strip, body.split(";"))):
         parts = _STATEMENT.fullmatch(statement)
         if parts is None:

@@ -19,7 +19,7 @@ def record() -> dict[str, dict[str, object]]:
 
 def _gpu(index: int) -> tuple[str, dict[str, object]]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    found: dict[str, object] = {"name": pynvml.nvmlDeviceGetName(handle)}
+    record: dict[str, object] = {"name": pynvml.nvmlDeviceGetName(handle)}
     links: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
     with suppress(pynvml.NVMLError):  # of a link that the GPU has not
@@ -27,17 +27,17 @@ def _gpu(index: int) -> tuple[str, dict[str, object]]:
             if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
                 links["down"] += 1
                 continue
-            found["version"] = pynvml.nvmlDeviceGetNvLinkVersion(handle, link)
+            record["version"] = pynvml.nvmlDeviceGetNvLinkVersion(handle, link)
             if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 links["switch"] += 1
             else:
                 gpus[pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId] += 1
-    found |= links
+    record |= links
     if gpus:
-        found["gpus"] = gpus
+        record["gpus"] = gpus
     with suppress(pynvml.NVMLError):  # of a GPU that cannot be split
-        found["mig"] = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-    return pynvml.nvmlDeviceGetPciInfo(handle).busId, found
+        record["mig"] = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    return pynvml.nvmlDeviceGetPciInfo(handle).busId, record
 
 
 if __name__ == "__main__":
