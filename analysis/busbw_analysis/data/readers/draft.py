@@ -21,7 +21,7 @@ _STRONG: Final = re.compile(
     r"NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
     r"|Cuda failure .*'.+'"
 )
-_CONSEQUENCE: Final = re.compile(r"unhandled \w+ error|Call to CUDA function failed")
+_CONSEQUENCE: Final = re.compile(r"unhandled \w+ error|internal error|nccl\w*Error|Call to CUDA function failed")
 """An error that says only that there was one before."""
 _PROSE: Final = r"(?:[A-Z][\w',; -]{10,}[.?!]+\s*)+$"
 """Sentences of the person who pasted the log."""
