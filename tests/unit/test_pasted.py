@@ -592,3 +592,32 @@ def test_numbers_of_another_tool_are_no_row_of_ucx_perftest(tmp_path: Path) -> N
     with pytest.raises(LogError) as refused:
         read(tmp_path, f"{test}   152.30  110.16  192.78      0   151.90  110.45  193.29      0\n")
     assert refused.value.code == "no-results"
+
+
+WIDE: Final = "8589934592 2147483648 float sum 41644 206.27 386.76 N/A 40903 210.01 393.77 N/A\n"
+PAIR: Final = "8589934592 2147483648 float sum 171799 50.00 50.00 N/A 171799 50.00 50.00 N/A\n"
+"""Rows without a root or a check: over 16 ranks (15/8), and over two, of which one may be a send."""
+OLD_HEADER: Final = "# size count type redop time algbw busbw error time algbw busbw error\n"
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_fewer_ranks_in_another_table_are_not_on_the_first_host_of_all(listed: bool, tmp_path: Path) -> None:
+    """NVIDIA/nccl#398: 8 ranks on each of two hosts, then one on each; NVLink of a host is no peak of the pair."""
+    places = [(host, device) for host in ("node1", "node2") for device in range(8)]
+    pair = ranks_on(("node1", 0), ("node2", 0)) if listed else ""
+    stored = read(tmp_path, f"{ranks_on(*places)}{OLD_HEADER}{WIDE}{END}\n{pair}{OLD_HEADER}{PAIR}{END}")
+    ranks = {row.case.op: set[tuple[int, ...]]() for row in stored.imported}
+    for row in stored.imported:
+        ranks[row.case.op].add(row.ranks)
+    assert set(ranks) == {"all_reduce"}
+    hosts = {tuple(stored.run.hosts[rank] for rank in members) for members in ranks["all_reduce"] if len(members) == 2}
+    assert hosts == {("node1", "node2") if listed else ("unknown", "unknown")}
+    assert "deduced" in codes(stored)
+
+
+def test_a_table_that_is_left_out_is_said_first(tmp_path: Path) -> None:
+    text = f"{OLD_HEADER}{WIDE}{END}\n# size count type time algbw busbw error\n1024 16 float 9.1 0.11 0.09 N/A\n{END}"
+    path = tmp_path / "log"
+    path.write_text(text, encoding="utf-8")
+    shown = json.loads(CliRunner().invoke(main, ["show", "--json", str(path)]).stdout)
+    assert [warning["code"] for warning in shown["warnings"]][0] == "table-left-out"

@@ -286,7 +286,8 @@ FAILURES: Final = (
         "look at dmesg, ibstat and mlxlink of that NIC",
     ),
     Failure(
-        r"Port number \d+ state is (Down|Init\w*)|(Unable to find the Infiniband/RoCE device)|(IB device \S+ not found)",
+        r"Port number \d+ state is (Down|Init\w*)|(Unable to find the Infiniband/RoCE device)"
+        r"|(IB device \S+ not found)",
         "client and server meet",
         "that NIC or its port is not up ({})",
         "another name of the device, a cable, no subnet manager, a container without /dev/infiniband",
@@ -498,8 +499,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
-        r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255|unable to complete a TCP connection"
-        r"|could not access\s+or execute an executable",
+        r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
+        r"|unable to complete a TCP connection|could not access\s+or execute an executable",
         "the launcher starts ranks",
         "not every rank was started",
         "ssh asks for a password, a host lacks the program, or its path differs there",
@@ -568,9 +569,9 @@ FAILURES: Final = (
 _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
 _MAY_FAIL: Final = re.compile(
-    "rror|ail|ime(?:d )?out|nable to|runcated|ismatch|sync(?: fatal)? event|state is |not found|oo many open|not yet init"
-    "|MNNVL|IMEX|NVLS|ordinal|no CUDA-cap|undefined symbol|not known|no address|not built with|PMI|as root|egmentation"
-    "|ssh |UCX |losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
+    "rror|ail|ime(?:d )?out|nable to|runcated|ismatch|sync(?: fatal)? event|state is |not found|oo many open"
+    "|not yet init|MNNVL|IMEX|NVLS|ordinal|no CUDA-cap|undefined symbol|not known|no address|not built with|PMI"
+    "|as root|egmentation|ssh |UCX |losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|n't connect|retry c"
     "|shared memory s|allocate MR|Parser f|Waiting for c|DUE TO|peer mapping"
