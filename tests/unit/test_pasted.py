@@ -621,3 +621,47 @@ def test_a_table_that_is_left_out_is_said_first(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     shown = json.loads(CliRunner().invoke(main, ["show", "--json", str(path)]).stdout)
     assert [warning["code"] for warning in shown["warnings"]][0] == "table-left-out"
+
+
+BARE: Final = "| Size | Time (us) | algbw (GB/s) |\n|---|---|---|\n| 1 MB | 100.0 | 10.00 |\n| 1 GB | 10000 | 100.0 |\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "hosts"),
+    [
+        ("all_reduce on 16 GPUs (2 nodes), NCCL 2.21:", 16, 2),
+        ("AllReduce over 2 nodes with 8 GPUs each:", 16, 2),
+        ("Results of all_reduce for 8 H100 GPUs:", 8, 1),
+        ("all_reduce, 2 nodes with 8 GPUs:", None, None),
+        ("all_reduce with 8 GPUs per node:", None, None),
+        ("all_reduce is slower on 16 GPUs than on 8 GPUs:", None, None),
+        ("How can I reduce the time on 16 GPUs:", None, None),
+    ],
+)
+def test_ranks_that_the_text_above_a_table_names(
+    text: str, ranks: int | None, hosts: int | None, tmp_path: Path
+) -> None:
+    if ranks is None:
+        with pytest.raises(LogError) as error:
+            read(tmp_path, f"{text}\n\n{BARE}")
+        assert error.value.code in {"no-ranks", "no-op"}
+        return
+    stored = read(tmp_path, f"{text}\n\n{BARE}")
+    assert {(row.case.op, row.case.ranks) for row in stored.imported} == {("all_reduce", ranks)}
+    assert len(set(stored.run.hosts)) == hosts
+    assert "deduced" in codes(stored)
+
+
+def test_a_printed_busbw_wins_over_the_text_above(tmp_path: Path) -> None:
+    stored = read(tmp_path, f"all_reduce on 16 GPUs:\n\n{HEADER}{ROW}{END}")
+    assert {row.case.ranks for row in stored.imported} == {8}
+
+
+def test_copies_of_another_size_need_no_caption(tmp_path: Path) -> None:
+    """NVIDIA/nvbandwidth#42."""
+    part = "```\n$ ./nvbandwidth -t host_to_device_memcpy_sm -b {size}\nRunning host_to_device_memcpy_sm.\n"
+    part += "memcpy SM CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     {rate}\n```\n"
+    text = f"Below is the output:\n{part.format(size=512, rate=25.13)}and\n{part.format(size=20480, rate=16.5)}"
+    stored = read(tmp_path, text)
+    assert {row.case.tool_op for row in stored.imported} == {"host_to_device_memcpy_sm"}
+    assert {row.case.size_bytes for row in stored.imported} == {512 << 20, 20480 << 20}

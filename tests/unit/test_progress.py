@@ -188,6 +188,15 @@ def test_a_log_that_ends_before_its_first_row_says_where(text: str, phase: str, 
     assert ("NCCL" in str(error).partition("Do: ")[2]) == ("OSU" not in text and "RDMA" not in text)
 
 
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [("", "#  Rank  2 Pid   4322 on no\n"), ("srun -N 2 --ntasks-per-node=2 all_reduce_perf -b 8 -g 1\n", "")],
+)
+def test_a_paste_that_is_cut_in_the_list_of_ranks_is_no_hang(above: str, below: str, tmp_path: Path) -> None:
+    """nebius/soperator#428: the list is printed at once."""
+    assert refused(tmp_path, above + DEVICES + below).code == "list-cut"
+
+
 def test_addresses_of_different_networks_are_named(tmp_path: Path) -> None:
     """NVIDIA/nccl-tests#284: one host takes its wireless interface."""
     own = f"{INFO}Bootstrap: Using enp3s0:10.42.0.4<0>\n"

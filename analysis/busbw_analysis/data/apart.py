@@ -70,7 +70,7 @@ class Identity:
             caption=frozenset(filter(None, [table.caption])),
             layout=_layout(table),
             ops=frozenset((row.op, row.tool_op) for row in table.rows) - {(None, None)},
-            cases=frozenset((row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
+            cases=frozenset((row.tool_size_bytes or table.copy_bytes, row.dtype, row.in_place) for row in table.rows),
             times={_measured(row): seconds for row in table.rows if (seconds := _seconds(row))},
         )
 

@@ -40,7 +40,7 @@ from busbw.units import counted, format_size, listed, parse_size
 from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, differences, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
-from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
+from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Said, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 
@@ -314,8 +314,16 @@ def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
 
 def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
     """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
-    op, where = rows[0].op or deduce.op_in(table.caption or ""), f"{log.source}:{table.line}"
+    said = table.said or Said()
+    op, where = rows[0].op or deduce.op_in(table.caption or "") or said.op, f"{log.source}:{table.line}"
     candidates = deduce.fits(rows, op, rows[0].ranks)
+    if said.ranks is not None and rows[0].ranks is None and op is not None:
+        # Without a printed busbw nothing contradicts the text.
+        can = not any(row.busbw for row in rows) or deduce.fits(rows, op, said.ranks)
+        if can and not any(fit.ranks for fit in candidates):
+            text = f"the text above this table says {op} over {said.ranks} ranks"
+            notes.append(LogNote(code="deduced", text=text, line=table.line))
+            return deduce.Fit(op, said.ranks)
     fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
     if fit is None and op is None:
         names = [candidate.op for candidate in candidates]
@@ -402,7 +410,7 @@ def _hosts(
         text = f"all ranks have the host name {in_log[0]}; they are on {facts.hosts} hosts as given"
         notes.append(LogNote(code="deduced", text=text, line=table.line))
     alone = tool.one_host or ranks == 1 or all(row.one_host for row in log.rows)
-    count = facts.hosts if facts.hosts is not None else 1 if alone else table.hosts
+    count = facts.hosts if facts.hosts is not None else 1 if alone else table.hosts or _hosts_said(table, ranks)
     if count is None:
         return None
     if ranks % count:
@@ -411,6 +419,11 @@ def _hosts(
     listed = tuple(dict.fromkeys(by_rank.values()))
     hosts = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
     return tuple(hosts[rank * count // ranks] for rank in range(ranks))
+
+
+def _hosts_said(table: Table, ranks: int) -> int | None:
+    said = table.said or Said()
+    return said.hosts if said.ranks == ranks else None
 
 
 def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:

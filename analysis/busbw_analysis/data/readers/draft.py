@@ -36,7 +36,7 @@ _MAYBE: Final = re.compile(
 )
 _GOES_ON: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*failed to IPC register userbuff")
 """Warnings of NCCL after which jobs run as well."""
-_FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
+_FATAL: Final = ("placeholder", "no-header", "list-cut", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _REASONS: Final = ("not-a-number", "waived", "failed-test")
 """Codes of notes that say why there is no row."""

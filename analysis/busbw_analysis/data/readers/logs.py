@@ -43,6 +43,7 @@ from busbw_analysis.data.readers import (
     ucx,
     watchdog,
 )
+from busbw_analysis.data.readers.deduce import said
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog, Table
@@ -399,9 +400,10 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
         }
         for table in tables
     ]
-    for table, caption, measured in zip(tables, captions, cases, strict=True):
+    for table, lines, caption, measured in zip(tables, above, captions, cases, strict=True):
         rivals = {other for other, theirs in zip(captions, cases, strict=True) if measured & theirs}
-        yield msgspec.structs.replace(table, caption=caption) if caption and (fenced or len(rivals) > 1) else table
+        shown = caption if caption and (fenced or len(rivals) > 1) else table.caption
+        yield msgspec.structs.replace(table, caption=shown, said=said([*lines, caption or ""]))
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:

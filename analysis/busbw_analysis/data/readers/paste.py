@@ -86,7 +86,8 @@ _LEAST_BREAKS: Final = 2
 _MOST_STRINGS: Final = 1000
 _MARKS: Final = "#*_`>=:-. \t\r\n"
 """Signs around a heading in Markdown."""
-_LONGEST_CAPTION: Final = 60
+LONGEST_CAPTION: Final = 60
+"""Characters of a text above a table that are kept."""
 _TAG: Final = re.compile(r"</?[a-z]\w{0,9}[^<>]{0,99}>")
 _SENTENCE: Final = re.compile(r"(?<=\w[.!?])\s+(?=[A-Z])")
 _SETTING: Final = re.compile(
@@ -243,7 +244,7 @@ class Paste:
 def _caption(text: str) -> str:
     """The last sentence of a line around a fence, without tags, marks and what counts launches."""
     last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1]
-    return _COUNTED.sub("", last).strip(_MARKS)[:_LONGEST_CAPTION]
+    return _COUNTED.sub("", last).strip(_MARKS)[:LONGEST_CAPTION]
 
 
 def _title(text: str, *, of_people: bool) -> str:
@@ -251,10 +252,10 @@ def _title(text: str, *, of_people: bool) -> str:
     sentence; "" for any other.
     """
     if (match := _SETTING.fullmatch(text)) is not None:
-        return match[1][:_LONGEST_CAPTION]
+        return match[1][:LONGEST_CAPTION]
     plain = text.strip(_MARKS)
     if of_people and _VERSION.fullmatch(plain) is not None:
-        return plain[:_LONGEST_CAPTION]
+        return plain[:LONGEST_CAPTION]
     if (
         not of_people
         or has_prefix(text)
