@@ -124,7 +124,7 @@ _LONGEST: Final = 40
 
 
 def said(texts: Iterable[str]) -> Said | None:
-    """What the ``texts`` above a table say of its measurement; None if they name nothing, or several numbers of ranks."""
+    """What the ``texts`` above a table say of its measurement; of several numbers of ranks none."""
     lines = list(texts)
     ops = {op for text in lines if (op := op_in(text)) is not None} - _VERBS
     counts = {count for text in lines for count in _counts(text[:_LONGEST] if len(text) >= LONGEST_CAPTION else text)}

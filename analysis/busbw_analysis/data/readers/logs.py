@@ -285,6 +285,26 @@ def is_log(file: IO[bytes], *, failed: bool = False) -> bool:
     return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in without
 
 
+class OfTraining(LogError):
+    """A log whose only results are the steps of a training program: ``steps``."""
+
+    code = "training-log"
+
+    def __init__(self, name: str, steps: training.TrainingLog) -> None:
+        does = "busbw training log or show reads it alone, training plan --from uses it"
+        super().__init__(f"{name}: a log of a training program; {does}")
+        self.steps = steps
+
+
+def _of_training(name: str, file: IO[bytes]) -> LogError:
+    """The error with the steps in a log, or why there are none."""
+    file.seek(0)
+    try:
+        return OfTraining(name, read_steps(name, file))
+    except LogError as error:
+        return error
+
+
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
     """Read the log of another tool from a seekable file, with the given or the recognised ``reader``.
 
@@ -299,13 +319,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         head = head[-4096:] + more
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader is _FAILURE and found in _WITHOUT_RESULTS) else found
-    of_training = LogError(
-        f"{name}: a log of a training program; busbw training log reads it, training plan --from uses it",
-        code="training-log",
-    )
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
-        raise of_training
+        raise _of_training(name, file)
     unread = _unread(name, head)
     if reader in {None, _HARDWARE} and unread is not None:
         raise unread
@@ -321,7 +337,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             _read(name, file, _FAILURE, pasted)
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
         if has_steps and (reader is _TABLE or is_unread):
-            raise of_training from error
+            raise _of_training(name, file) from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error
         without = {reader, *_WITHOUT_RESULTS}
