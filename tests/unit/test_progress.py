@@ -108,6 +108,7 @@ EXAMPLES: Final = (
     (f"{NCCL}MNNVL (cliqueSize 4) is available but not working on some system.", "job-failed", "nvidia-imex-ctl"),
     ("n1: Test CUDA failure common.cu:800 'system not yet initialized'", "job-failed", "nvidia-fabricmanager"),
     ("n1:4:5 [0] transport/nvls.cc:169 NCCL WARN Cuda failure 801", "job-failed", "NCCL_NVLS_ENABLE=0"),
+    ("n1:4:5 [0] transport/p2p.cc:200 NCCL WARN Cuda failure 'invalid argument'", "job-failed", "NCCL_P2P_DISABLE"),
     (f"{NCCL}Attribute arch of node cpu not found", "job-failed", "NCCL_TOPO_FILE"),  # aws/aws-ofi-nccl#476
     (f"{NCCL}Cuda failure 101 'invalid device ordinal'", "job-failed", "nvidia-smi -L"),
     ("python: symbol lookup error: libtorch_cuda.so: undefined symbol: ncclCommRegister", "job-failed", "ldd"),

@@ -21,6 +21,8 @@ _FAR: Final = 1.5
 """Two tables of as many ranks without a stated difference are apart if one takes longer by more than this factor in all
 common cases, at least so many.
 """
+_FAR_ALONE: Final = 3
+"""The same factor for fewer common cases."""
 _NO_CAPTION: Final = frozenset({""})
 """Of a table without text above, which is another one than that below a text."""
 SEVERAL_GPUS: Final = "several-gpus"
@@ -186,7 +188,8 @@ def _measured(row: Aggregate) -> tuple[object, ...]:
 def _far(first: Identity, second: Identity) -> bool:
     """Whether one of two takes longer by far in every common case, of which there are enough."""
     ratios = [first.times[case] / second.times[case] for case in first.times.keys() & second.times.keys()]
-    return len(ratios) >= _FEWEST_CASES and (min(ratios) > _FAR or max(ratios) < 1 / _FAR)
+    far = _FAR if len(ratios) >= _FEWEST_CASES else _FAR_ALONE
+    return bool(ratios) and (min(ratios) > far or max(ratios) < 1 / far)
 
 
 def _differing(words: frozenset[str], every: Sequence[frozenset[str]], between: str, *, own: bool = False) -> str:

@@ -318,8 +318,8 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
     op, where = rows[0].op or deduce.op_in(table.caption or "") or said.op, f"{log.source}:{table.line}"
     candidates = deduce.fits(rows, op, rows[0].ranks)
     if said.ranks is not None and rows[0].ranks is None and op is not None:
-        # Without a printed busbw nothing contradicts the text.
-        can = not any(row.busbw for row in rows) or deduce.fits(rows, op, said.ranks)
+        # Only busbw beside algbw can contradict the text.
+        can = not any(row.busbw and row.algbw for row in rows) or deduce.fits(rows, op, said.ranks)
         if can and not any(fit.ranks for fit in candidates):
             text = f"the text above this table says {op} over {said.ranks} ranks"
             notes.append(LogNote(code="deduced", text=text, line=table.line))

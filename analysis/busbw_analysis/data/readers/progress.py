@@ -329,6 +329,13 @@ FAILURES: Final = (
         "NCCL_NVLS_ENABLE=0 does without; restart nvidia-fabricmanager",
     ),
     Failure(
+        r"p2p\.cc:\d+ NCCL WARN (Cuda failure .{1,99}|.{0,20}Could not (?:enable|map) .{1,60})",
+        _CONNECT,
+        "a GPU does not reach the memory of another one ({})",
+        "an IOMMU or ACS of PCI Express, a container without the other GPUs, a model without peer access",
+        "NCCL_P2P_DISABLE=1 does without; turn the IOMMU off (iommu=pt), and let containers see all GPUs of the host",
+    ),
+    Failure(
         r"Attribute (\w+ of node \w+) not found",
         _MEET,
         "the description of the topology lacks {}",
