@@ -707,3 +707,22 @@ def test_a_single_case_that_is_far_slower_in_another_table_is_no_launch(
     )
     stored = read(tmp_path, part.format(17.74) + part.format(17.74 * factor))
     assert len({row.case for row in stored.imported}) == tables
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("sloved with `NCCL_NVLS_ENABLE=0`", True),
+        ("Setting `NCCL_CROSS_NIC=0` worked for me.", True),
+        ("Setting NCCL_CROSS_NIC=0 did not help.", False),
+        ("Does it work with NCCL_CROSS_NIC=0?", False),
+        ("$ NCCL_CROSS_NIC=0 ./all_reduce_perf -g 8", False),
+    ],
+)
+def test_a_variable_that_helped_by_the_text_is_evidence(text: str, named: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """NVIDIA/nccl#1706, #2013."""
+    assert ("remedy" in codes(read(tmp_path, f"```\n{HEADER}{ROW}{END}```\n\n{text}\n"))) == named
+    warning = "node1:1:2 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
+    with pytest.raises(LogError) as error:
+        read(tmp_path, f"```\n{warning}\n```\n{text}\n")
+    assert any("the text says" in line for _, line in error.value.lines) == named

@@ -59,7 +59,7 @@ def show(
     try:
         judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=facts)
     except OfTraining as found:
-        print_steps(found.steps, None if facts is None else facts.gpu, as_json=as_json)
+        print_steps(found.steps, facts.gpu, as_json=as_json)
         return
     answer = answer_of(judgement)
     if not as_json:

@@ -54,6 +54,7 @@ _MOST_HEAD: Final = 64 << 20
 
 
 UNKNOWN: Final = "unknown"
+_LONGEST_SENTENCE: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,12 +386,20 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
     around: dict[int, str] = {}
-    reader.read(draft, pasted.lines(_lines(file, notes), around))
+    reader.read(draft, pasted.lines(_remedies(draft, _lines(file, notes)), around))
     log = draft.log()
     tables = _captioned(log.tables, around, fenced=pasted.fenced)
     if pasted.fenced and log.last_error is None:  # an excerpt: that its end is missing says nothing of the job
         tables = (msgspec.structs.replace(table, complete=table.complete or None) for table in tables)
     return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
+
+
+def _remedies(draft: Draft, lines: Iterable[str]) -> Iterator[str]:
+    """The ``lines``, of which the first that names a variable which helped is noted."""
+    for number, line in enumerate(lines, 1):
+        if "=" in line and len(line) < _LONGEST_SENTENCE and (text := nccl_info.remedy(line)) is not None:
+            draft.note(nccl_info.REMEDY, number, text)
+        yield line
 
 
 def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool) -> Iterable[Table]:
