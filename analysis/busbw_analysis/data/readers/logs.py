@@ -428,7 +428,8 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
     for table, lines, caption, measured in zip(tables, above, captions, cases, strict=True):
         rivals = {other for other, theirs in zip(captions, cases, strict=True) if measured & theirs}
         shown = caption if caption and (fenced or len(rivals) > 1) else table.caption
-        yield msgspec.structs.replace(table, caption=shown, said=said([*lines, caption or ""]))
+        lacks = any(row.ranks is None for row in table.rows)
+        yield msgspec.structs.replace(table, caption=shown, said=said([*lines, caption or ""]) if lacks else None)
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
