@@ -726,3 +726,10 @@ def test_a_variable_that_helped_by_the_text_is_evidence(text: str, named: bool, 
     with pytest.raises(LogError) as error:
         read(tmp_path, f"```\n{warning}\n```\n{text}\n")
     assert any("the text says" in line for _, line in error.value.lines) == named
+
+
+def test_a_table_below_the_name_of_a_tool_says_what_is_wrong_with_the_table(tmp_path: Path) -> None:
+    table = "| Size (bytes) | MVAPICH2 (MB/s) | OpenMPI (MB/s) |\n|---|---|---|\n| 1024 | 2441.7 | 2400.9 |\n"
+    with pytest.raises(LogError) as error:
+        read(tmp_path, f"osu_bw between two nodes (2 ranks):\n\n{table}")
+    assert error.value.code == "ambiguous-heading"

@@ -339,7 +339,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
-        if reader is _TABLE and unread is not None and is_recognised:
+        if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:
             raise unread from error
         without = {reader, *_WITHOUT_RESULTS}
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
