@@ -176,7 +176,7 @@ def test_a_table_of_a_paste_is_read_although_another_is_not(tmp_path: Path) -> N
     path.write_text(f"{text}\n", encoding="utf-8")
     stored = find(tmp_path, str(path)).read().stored
     assert {(row.case.op, row.case.ranks) for row in stored.imported} == {("all_to_all", 64)}
-    assert "left-out" in {note.code for note in require(stored.run.imported).notes}
+    assert "table-left-out" in {note.code for note in require(stored.run.imported).notes}
 
 
 def test_rows_of_a_table_may_be_over_other_numbers_of_ranks(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_tables_below_other_texts_are_no_launches(
     [
         ("NCCL_CROSS_NIC=0\n", "\nNCCL_CROSS_NIC=1\n", {"NCCL_CROSS_NIC=0", "NCCL_CROSS_NIC=1"}),
         ("Before:\n", "After the update:\n", {"Before", "After the update"}),
+        ("", "~> module load mpich/git\n", {None, "module load mpich/git"}),
         ("Run 1:\n", "Run 2:\n", {None}),
     ],
 )
@@ -592,3 +593,143 @@ def test_numbers_of_another_tool_are_no_row_of_ucx_perftest(tmp_path: Path) -> N
     with pytest.raises(LogError) as refused:
         read(tmp_path, f"{test}   152.30  110.16  192.78      0   151.90  110.45  193.29      0\n")
     assert refused.value.code == "no-results"
+
+
+WIDE: Final = "8589934592 2147483648 float sum 41644 206.27 386.76 N/A 40903 210.01 393.77 N/A\n"
+PAIR: Final = "8589934592 2147483648 float sum 171799 50.00 50.00 N/A 171799 50.00 50.00 N/A\n"
+"""Rows without a root or a check: over 16 ranks (15/8), and over two, of which one may be a send."""
+OLD_HEADER: Final = "# size count type redop time algbw busbw error time algbw busbw error\n"
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_fewer_ranks_in_another_table_are_not_on_the_first_host_of_all(tmp_path: Path, *, listed: bool) -> None:
+    """NVIDIA/nccl#398: 8 ranks on each of two hosts, then one on each; NVLink of a host is no peak of the pair."""
+    places = [(host, device) for host in ("node1", "node2") for device in range(8)]
+    pair = ranks_on(("node1", 0), ("node2", 0)) if listed else ""
+    stored = read(tmp_path, f"{ranks_on(*places)}{OLD_HEADER}{WIDE}{END}\n{pair}{OLD_HEADER}{PAIR}{END}")
+    ranks = {row.case.op: set[tuple[int, ...]]() for row in stored.imported}
+    for row in stored.imported:
+        ranks[row.case.op].add(row.ranks)
+    assert set(ranks) == {"all_reduce"}
+    hosts = {tuple(stored.run.hosts[rank] for rank in members) for members in ranks["all_reduce"] if len(members) == 2}
+    assert hosts == {("node1", "node2") if listed else ("unknown", "unknown")}
+    assert "deduced" in codes(stored)
+
+
+def test_a_table_that_is_left_out_is_said_first(tmp_path: Path) -> None:
+    text = f"{OLD_HEADER}{WIDE}{END}\n# size count type time algbw busbw error\n1024 16 float 9.1 0.11 0.09 N/A\n{END}"
+    path = tmp_path / "log"
+    path.write_text(text, encoding="utf-8")
+    shown = json.loads(CliRunner().invoke(main, ["show", "--json", str(path)]).stdout)
+    assert shown["warnings"][0]["code"] == "table-left-out"
+
+
+BARE: Final = "| Size | Time (us) | algbw (GB/s) |\n|---|---|---|\n| 1 MB | 100.0 | 10.00 |\n| 1 GB | 10000 | 100.0 |\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "hosts"),
+    [
+        ("all_reduce on 16 GPUs (2 nodes), NCCL 2.21:", 16, 2),
+        ("AllReduce over 2 nodes with 8 GPUs each:", 16, 2),
+        ("all_reduce with 4 nodes of 8xH100 on our cluster:", 32, 4),
+        ("Results of all_reduce for 8 H100 GPUs:", 8, 1),
+        ("all_reduce, 2 nodes with 8 GPUs:", None, None),
+        ("all_reduce with 8 GPUs per node:", None, None),
+        ("all_reduce is slower on 16 GPUs than on 8 GPUs:", None, None),
+        ("How can I reduce the time on 16 GPUs:", None, None),
+    ],
+)
+def test_ranks_that_the_text_above_a_table_names(
+    text: str, ranks: int | None, hosts: int | None, tmp_path: Path
+) -> None:
+    if ranks is None:
+        with pytest.raises(LogError) as error:
+            read(tmp_path, f"{text}\n\n{BARE}")
+        assert error.value.code in {"no-ranks", "no-op"}
+        return
+    stored = read(tmp_path, f"{text}\n\n{BARE}")
+    assert {(row.case.op, row.case.ranks) for row in stored.imported} == {("all_reduce", ranks)}
+    assert len(set(stored.run.hosts)) == hosts
+    assert "deduced" in codes(stored)
+
+
+def test_a_printed_busbw_wins_over_the_text_above(tmp_path: Path) -> None:
+    stored = read(tmp_path, f"all_reduce on 16 GPUs:\n\n{HEADER}{ROW}{END}")
+    assert {row.case.ranks for row in stored.imported} == {8}
+
+
+def test_copies_of_another_size_need_no_caption(tmp_path: Path) -> None:
+    """NVIDIA/nvbandwidth#42."""
+    part = "```\n$ ./nvbandwidth -t host_to_device_memcpy_sm -b {size}\nRunning host_to_device_memcpy_sm.\n"
+    part += "memcpy SM CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     {rate}\n```\n"
+    text = f"Below is the output:\n{part.format(size=512, rate=25.13)}and\n{part.format(size=20480, rate=16.5)}"
+    stored = read(tmp_path, text)
+    assert {row.case.tool_op for row in stored.imported} == {"host_to_device_memcpy_sm"}
+    assert {row.case.size_bytes for row in stored.imported} == {512 << 20, 20480 << 20}
+
+
+def test_the_second_command_of_a_paste_gives_ranks_to_the_second_table(tmp_path: Path) -> None:
+    """open-mpi/ompi#10347, pmodels/mpich#7448."""
+    part = (
+        "+ mpirun -np {ranks} ./osu_{op} -m 4:4\n# OSU MPI {title} Latency Test v5.9\n# Size  Avg Latency(us)\n4 9.5\n"
+    )
+    text = part.format(ranks=44, op="bcast", title="Broadcast") + part.format(
+        ranks=88, op="allreduce", title="Allreduce"
+    )
+    stored = read(tmp_path, text)
+    assert {(row.case.op, row.case.ranks) for row in stored.imported} == {("broadcast", 44), ("all_reduce", 88)}
+
+
+def test_a_table_of_three_cells_without_outer_bars_has_no_prefix(tmp_path: Path) -> None:
+    """linux-rdma/perftest#98."""
+    rows = "".join(f" {1 << power} | {power}.83 | {power}.06\n" for power in range(1, 9))
+    stored = read(tmp_path, f" #bytes | Latency (us) | Bandwidth (Gb/s)\n -- | -- | --\n{rows}", op="pair_uni", ranks=2)
+    assert {row.case.size_bytes for row in stored.imported} == {1 << power for power in range(1, 9)}
+
+
+def test_mscclpp_prints_in_place_first(tmp_path: Path) -> None:
+    """microsoft/mscclpp#57."""
+    text = "mpirun -np 8 ./build/bin/tests/allreduce_test_perf -b 2M -e 2M\n#   in-place   out-of-place\n"
+    text += "# size count time algbw busbw #wrong time algbw busbw #wrong\n# (B) (elements) (us) (GB/s) (GB/s) (us)\n"
+    stored = read(tmp_path, f"{text}2097152 524288 40.07 52.34 91.60 0 41.07 51.07 89.37 0\n")
+    times = {row.case.in_place: row.time_ns for row in stored.imported}
+    assert times == {True: pytest.approx(40_070), False: pytest.approx(41_070)}
+
+
+@pytest.mark.parametrize(("factor", "tables"), [(1.2, 1), (3.4, 2)])
+def test_a_single_case_that_is_far_slower_in_another_table_is_no_launch(
+    factor: float, tables: int, tmp_path: Path
+) -> None:
+    """pmodels/mpich#7448: 17.74 and 61.02 us have no mean that anybody measured."""
+    part = (
+        "mpirun -np 6 ./osu_allreduce\n# OSU MPI Allreduce Latency Test v5.6.2\n# Size  Avg Latency(us)\n2048  {:.2f}\n"
+    )
+    stored = read(tmp_path, part.format(17.74) + part.format(17.74 * factor))
+    assert len({row.case for row in stored.imported}) == tables
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("sloved with `NCCL_NVLS_ENABLE=0`", True),
+        ("Setting `NCCL_CROSS_NIC=0` worked for me.", True),
+        ("Setting NCCL_CROSS_NIC=0 did not help.", False),
+        ("Does it work with NCCL_CROSS_NIC=0?", False),
+        ("$ NCCL_CROSS_NIC=0 ./all_reduce_perf -g 8", False),
+    ],
+)
+def test_a_variable_that_helped_by_the_text_is_evidence(text: str, named: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """NVIDIA/nccl#1706, #2013."""
+    assert ("remedy" in codes(read(tmp_path, f"```\n{HEADER}{ROW}{END}```\n\n{text}\n"))) == named
+    warning = "node1:1:2 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
+    with pytest.raises(LogError) as error:
+        read(tmp_path, f"```\n{warning}\n```\n{text}\n")
+    assert any("the text says" in line for _, line in error.value.lines) == named
+
+
+def test_a_table_below_the_name_of_a_tool_says_what_is_wrong_with_the_table(tmp_path: Path) -> None:
+    table = "| Size (bytes) | MVAPICH2 (MB/s) | OpenMPI (MB/s) |\n|---|---|---|\n| 1024 | 2441.7 | 2400.9 |\n"
+    with pytest.raises(LogError) as error:
+        read(tmp_path, f"osu_bw between two nodes (2 ranks):\n\n{table}")
+    assert error.value.code == "ambiguous-heading"

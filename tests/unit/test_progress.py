@@ -96,6 +96,28 @@ EXAMPLES: Final = (
     ),
     ("Couldn't connect to node1:18515", "job-failed", "18515"),
     (" Invalid value when checking the pattern at 0x70a640000000", "job-failed", "iommu"),  # NVIDIA/nvbandwidth#34
+    # NVIDIA/nccl-tests#227, #185; NVIDIA/nccl#2013; vllm-project/vllm and others, each in a line
+    (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "job-failed", "NCCL_CROSS_NIC"),
+    (" Failed to modify QP 1234 to RTR", "job-failed", "show_gids"),
+    (f"{NCCL}Call to ibv_create_cq failed with error Cannot allocate memory", "job-failed", "memlock"),
+    (f"{NCCL}Message truncated : received 1024 bytes instead of 256", "job-failed", "1024"),
+    (f"{NCCL}NET/IB : mlx5_2:1 Got async event : port error", "job-failed", "mlxlink"),
+    (" IB device mlx5_9 not found", "job-failed", "mlx5_9"),
+    ("[n1:1:0] ucp_worker.c:1 UCX  ERROR   no active messages transport to <n2>: self/memory", "job-failed", "UCX_TLS"),
+    (f"{NCCL}socketInit: Call to socket failed : Too many open files", "job-failed", "ulimit -n"),
+    (f"{NCCL}MNNVL (cliqueSize 4) is available but not working on some system.", "job-failed", "nvidia-imex-ctl"),
+    ("n1: Test CUDA failure common.cu:800 'system not yet initialized'", "job-failed", "nvidia-fabricmanager"),
+    ("n1:4:5 [0] transport/nvls.cc:169 NCCL WARN Cuda failure 801", "job-failed", "NCCL_NVLS_ENABLE=0"),
+    ("n1:4:5 [0] transport/p2p.cc:200 NCCL WARN Cuda failure 'invalid argument'", "job-failed", "NCCL_P2P_DISABLE"),
+    (f"{NCCL}Attribute arch of node cpu not found", "job-failed", "NCCL_TOPO_FILE"),  # aws/aws-ofi-nccl#476
+    (f"{NCCL}Cuda failure 101 'invalid device ordinal'", "job-failed", "nvidia-smi -L"),
+    ("python: symbol lookup error: libtorch_cuda.so: undefined symbol: ncclCommRegister", "job-failed", "ldd"),
+    ("socket.gaierror: [Errno -2] Name or service not known", "job-failed", "getent"),
+    ("[node1:1] PMIX ERROR: UNREACHABLE in file pmix_server.c at line 2198", "job-failed", "--mpi=list"),
+    ("mpirun has detected an attempt to run as root.", "job-failed", "--allow-run-as-root"),
+    ("[node1:12345] Signal: Segmentation fault (11)", "job-failed", "NCCL_NET_PLUGIN=none"),
+    (f"{NCCL}socketPollConnect: Connect to 10.0.0.2<45123> returned 113(No route to host)", "job-failed", "10.0.0.2"),
+    ("node2: ssh: connect to host node2 port 22: Connection refused", "job-failed", "ssh"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
 
@@ -167,6 +189,15 @@ def test_a_log_that_ends_before_its_first_row_says_where(text: str, phase: str, 
     assert ("NCCL" in str(error).partition("Do: ")[2]) == ("OSU" not in text and "RDMA" not in text)
 
 
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [("", "#  Rank  2 Pid   4322 on no\n"), ("srun -N 2 --ntasks-per-node=2 all_reduce_perf -b 8 -g 1\n", "")],
+)
+def test_a_paste_that_is_cut_in_the_list_of_ranks_is_no_hang(above: str, below: str, tmp_path: Path) -> None:
+    """nebius/soperator#428: the list is printed at once."""
+    assert refused(tmp_path, above + DEVICES + below).code == "list-cut"
+
+
 def test_addresses_of_different_networks_are_named(tmp_path: Path) -> None:
     """NVIDIA/nccl-tests#284: one host takes its wireless interface."""
     own = f"{INFO}Bootstrap: Using enp3s0:10.42.0.4<0>\n"
@@ -228,6 +259,21 @@ def test_a_training_log_that_ends_in_a_failure_says_it(tmp_path: Path) -> None:
 def test_a_warning_after_which_jobs_go_on_is_no_failure(warning: str, tmp_path: Path) -> None:
     """vllm-project/vllm#19204, NVIDIA/nccl#1684."""
     assert refused(tmp_path, f"node1:12:12 [0] {warning}\n{INFO}Connected all rings\n").code == "hang"
+
+
+def test_the_call_that_failed_says_more_than_the_errors_that_follow_from_it(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#227, #185, aws/aws-ofi-nccl#476, each in parts."""
+    follows = (
+        "n1: Test NCCL failure common.cu:961 'unhandled system error'\nsrun: error: n1: task 0: Exited with code 3\n"
+    )
+    first = f"{NCCL}socketProgressOpt: Call to recv from 10.0.0.2<52035> failed : Connection reset by peer\n"
+    text = str(refused(tmp_path, f"{first}{NCCL}Call to ibv_modify_qp failed with error No route\n{follows}"))
+    assert "(line 2)" in text.partition("Why:")[0]
+    assert "NCCL_IB_GID_INDEX" in text
+    text = str(
+        refused(tmp_path, f"{NCCL}Attribute arch of node cpu not found\nTest NCCL failure 'internal error - ...'\n")
+    )
+    assert "Error: NCCL WARN Attribute arch" in text
 
 
 def test_a_status_of_ras_without_findings_names_none(tmp_path: Path) -> None:

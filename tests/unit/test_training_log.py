@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from testing.logs import LOGS, read_log
 from testing.narrow import require
 
+from busbw.cli.main import main
 from busbw.errors import LogError
 from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
@@ -159,7 +160,7 @@ def test_a_restart_has_its_own_warm_up() -> None:
 
 @pytest.mark.parametrize(
     ("lines", "code"),
-    [(["no step at all"] * 20, "no-steps"), ([megatron(step, 5.0) for step in range(4)], "too-few-steps")],
+    [(["no step at all"] * 20, "no-steps"), ([megatron(step, 5.0) for step in range(3)], "too-few-steps")],
 )
 def test_a_log_without_enough_steps_is_refused(lines: list[str], code: str) -> None:
     with pytest.raises(LogError) as refused:
@@ -184,6 +185,15 @@ def test_show_names_the_command_that_reads_it(before: list[str], tmp_path: Path)
     assert "busbw training log" in str(refused.value)
     result = CliRunner().invoke(training, ["log", str(path), "--json"])
     assert json.loads(result.stdout)["steps"]["typical"] == 5.0
+
+
+@pytest.mark.parametrize(("first", "warm_up"), [(0, 1), (180, 0)])
+def test_an_excerpt_from_the_middle_has_no_warm_up(first: int, warm_up: int, tmp_path: Path) -> None:
+    """epfLLM/Megatron-LLM#11."""
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(megatron(step, 5.0) for step in range(first, first + 4)), encoding="utf-8")
+    steps = json.loads(CliRunner().invoke(main, ["show", "--json", str(path)]).stdout)["steps"]
+    assert (steps["typical"], steps["warm_up"], steps["count"]) == (5.0, warm_up, 4 - warm_up)
 
 
 def test_a_timeout_at_its_end_is_told_and_read(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
 from busbw_analysis.cli import options
+from busbw_analysis.cli.steps import print_steps
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
+from busbw_analysis.data.readers.logs import OfTraining
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
@@ -53,7 +55,12 @@ def show(
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
-    judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=options.log_facts())
+    facts = options.log_facts()
+    try:
+        judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=facts)
+    except OfTraining as found:
+        print_steps(found.steps, facts.gpu, as_json=as_json)
+        return
     answer = answer_of(judgement)
     if not as_json:
         echo(f"{render_lines(answer.lines, '# ')}\n")

@@ -22,7 +22,8 @@ from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_options as inputs
 from busbw_analysis.cli.options import print_answer
-from busbw_analysis.data.as_json import plain, values_of, with_values
+from busbw_analysis.cli.steps import print_steps
+from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.readers.logs import read_steps
 from busbw_analysis.data.readers.training import PROGRAMS
 from busbw_analysis.data.sources import opened_log
@@ -31,7 +32,6 @@ from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
 from busbw_analysis.training import limits as walls
-from busbw_analysis.training import log as logs
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training import plan_report as pages
 from busbw_analysis.training import storage as disks
@@ -593,8 +593,4 @@ FILE is a log of {", ".join(PROGRAMS)} or a script, or - for standard input.
 @as_json_option
 def log(*, file: Path, gpu: Gpu | None, dtype: str, as_json: bool) -> None:
     """Read the steps in a training program's log."""
-    times = logs.step_times(opened_log(file, lambda name, source, _: read_steps(name, source)), gpu, dtype)
-    noted = tuple(logs.findings(times))
-    document = {"steps": plain(times), "warnings": [finding.as_json() for finding in noted]}
-    notes = (Paragraph(f"{finding.severity}: {finding.text}") for finding in noted)
-    print_answer(logs.headline(times), document, [*notes, logs.facts_table(times)], as_json=as_json)
+    print_steps(opened_log(file, lambda name, source, _: read_steps(name, source)), gpu, dtype, as_json=as_json)

@@ -22,6 +22,8 @@ _FAR: Final = 1.5
 """Two tables of as many ranks without a stated difference are apart if one takes longer by more than this factor in all
 common cases, at least so many.
 """
+_FAR_ALONE: Final = 3
+"""The same factor for fewer common cases."""
 _NO_CAPTION: Final = frozenset({""})
 """Of a table without text above, which is another one than that below a text."""
 SEVERAL_GPUS: Final = "several-gpus"
@@ -40,6 +42,7 @@ class Identity:
     ops: operations
     cases: sizes and types
     caption: what the text around a paste says above it
+    layout: the host of every rank
     times: seconds, or what is in proportion to them, by all that is stated of a case
     """
 
@@ -51,6 +54,7 @@ class Identity:
     ops: frozenset[object] = frozenset()
     cases: frozenset[object] = frozenset()
     caption: frozenset[str] = frozenset()
+    layout: tuple[str, ...] = ()
     times: Mapping[object, float] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -67,10 +71,17 @@ class Identity:
                 options_of(table.command),
             ),
             caption=frozenset(filter(None, [table.caption])),
+            layout=_layout(table),
             ops=frozenset((row.op, row.tool_op) for row in table.rows) - {(None, None)},
-            cases=frozenset((row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
+            cases=frozenset((row.tool_size_bytes or table.copy_bytes, row.dtype, row.in_place) for row in table.rows),
             times={_measured(row): seconds for row in table.rows if (seconds := _seconds(row))},
         )
+
+    def on_first_of(self, widest: "Identity") -> bool:
+        """Whether its ranks may be the first ones of ``widest``, the most ranks whose hosts are stated."""
+        if self.layout:
+            return widest.layout[: len(self.layout)] == self.layout
+        return len(set(widest.layout)) < 2 or self.ranks >= len(widest.layout)
 
     @classmethod
     def of_run(cls, run: Run) -> "Identity":
@@ -104,6 +115,7 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
     differ so much in every case that something else was changed between them.
     """
     labels = []
+    widest = max(identities, key=lambda identity: len(identity.layout))
     for number, own in enumerate(identities, 1):
         alike = [other for other in identities if (other.ranks, len(other.hosts)) == (own.ranks, len(own.hosts))]
         near = [other for other in alike if (other.hosts, len(other.gpus)) == (own.hosts, len(own.gpus))]
@@ -112,6 +124,9 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
             _differing(own.nics, [other.nics for other in near], " + "),
             _differing(own.gpus, [other.gpus for other in near], " + "),
         ]
+        if not any(places) and not own.on_first_of(widest):
+            hosts = f" on {counted(len(own.hosts), 'host')}" if own.hosts else ""
+            places = [f"{counted(own.ranks, 'rank')}{hosts}"]
         of_op = [other for other in identities if not other.ops or not own.ops or other.ops & own.ops]
         same = [other for other in of_op if other.cases & own.cases]
         settings = [
@@ -126,6 +141,13 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
+
+
+def _layout(table: Table) -> tuple[str, ...]:
+    """The host of every rank; () unless all are listed."""
+    hosts = {place.rank: place.host for place in table.places}
+    listed = tuple(host for rank in range(len(hosts)) if (host := hosts.get(rank)) is not None)
+    return listed if len(listed) == len(hosts) else ()
 
 
 def differences(labels: Sequence[Label], tables: Sequence[Table]) -> Iterator[LogNote]:
@@ -167,7 +189,8 @@ def _measured(row: Aggregate) -> tuple[object, ...]:
 def _far(first: Identity, second: Identity) -> bool:
     """Whether one of two takes longer by far in every common case, of which there are enough."""
     ratios = [first.times[case] / second.times[case] for case in first.times.keys() & second.times.keys()]
-    return len(ratios) >= _FEWEST_CASES and (min(ratios) > _FAR or max(ratios) < 1 / _FAR)
+    far = _FAR if len(ratios) >= _FEWEST_CASES else _FAR_ALONE
+    return bool(ratios) and (min(ratios) > far or max(ratios) < 1 / far)
 
 
 def _differing(words: frozenset[str], every: Sequence[frozenset[str]], between: str, *, own: bool = False) -> str:

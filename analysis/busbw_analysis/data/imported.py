@@ -29,12 +29,14 @@ from busbw.units import counted, format_size, listed, parse_size
 from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, differences, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
-from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
+from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Said, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 
 _COPY_BYTES: Final = 512 << 20
 """Size of a copy of a tool that states none and has no default: that of nvbandwidth."""
+TABLE_LEFT_OUT: Final = "table-left-out"
+"""The note of a log of which a whole table cannot be used."""
 _OF_FEW: Final = LOCAL | PAIRED
 """Operations that involve only some of the ranks."""
 
@@ -94,14 +96,14 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     Raises LogError if the log lacks necessary facts, UsageError if ``facts`` contradict it.
     """
     try:
-        return _whole(log, digest, modified, facts, path)
+        return _whole(_with_op_of_others(log), digest, modified, facts, path)
     except LogError as error:
         seen = [("Also", f"{note.text} (line {note.line})") for note in log.notes if note.code in EVIDENCE]
         raise LogError(error.answer, [*error.lines, *seen], code=error.code) from None
 
 
 def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
-    labels = labels_of([Identity.of_table(table) for table in log.tables])
+    labels = labels_of([_identity(table) for table in log.tables])
     parts = by_key(zip(labels, log.tables, strict=True))
     if len(parts) == 1:
         return _run_of(log, digest, modified, facts, path)
@@ -113,11 +115,42 @@ def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
             runs[label] = _run_of(part, digest, modified, facts, path)
         except LogError as error:
             refused.append(error)
-            left_out.append(LogNote(code="left-out", text=f"this table is left out: {error}", line=tables[0].line))
+            left_out.append(LogNote(code=TABLE_LEFT_OUT, text=f"this table is left out: {error}", line=tables[0].line))
     if not runs:
         raise refused[0]
     notes = [*left_out, *differences(labels, log.tables), *_of_several_gpus(log, facts)]
     return merged(apart([*runs.values()], [*runs]), notes)
+
+
+def _identity(table: Table) -> Identity:
+    """What the results of ``table`` are of, with the ranks that its columns imply if it lists none."""
+    own, first = Identity.of_table(table), table.rows[0]
+    if table.places or first.ranks is not None:
+        return own
+    ranks = {fit.ranks for fit in deduce.fits(table.rows, first.op)}
+    return replace(own, ranks=ranks.pop() or own.ranks) if len(ranks) == 1 else own
+
+
+def _with_op_of_others(log: ForeignLog) -> ForeignLog:
+    """``log`` with the only operation of its tables in those that lack it and could be of several: people paste one
+    test over several numbers of ranks.
+    """
+    fits = [
+        deduce.fits(table.rows, None, table.rows[0].ranks) if _lacks_op(table.rows[0]) else () for table in log.tables
+    ]
+    sure = {row.op for table in log.tables for row in table.rows} - {None}
+    sure |= {of_table[0].op for of_table in fits if len(of_table) == 1}
+    if len(sure) != 1:
+        return log
+    (op,) = sure
+    tables, notes = list(log.tables), list(log.notes)
+    for number, (table, of_table) in enumerate(zip(log.tables, fits, strict=True)):
+        if len(of_table) > 1 and op in {fit.op for fit in of_table}:
+            rows = tuple(msgspec.structs.replace(row, op=op) for row in table.rows)
+            tables[number] = msgspec.structs.replace(table, rows=rows)
+            text = f"the log names no operation of this table; it is taken to be {op}, as the other tables are"
+            notes.append(LogNote(code="deduced", text=text, line=table.line))
+    return msgspec.structs.replace(log, tables=tuple(tables), notes=tuple(notes))
 
 
 def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:
@@ -143,7 +176,7 @@ def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path
     world = _World.of(log, tables, tool, facts, notes)
     rows = tuple(_rows(tables, tool, world, facts, notes))
     if not rows:
-        why = "; ".join(note.text for note in notes if note.code == "left-out")
+        why = "; ".join(note.text for note in notes if note.code in {"left-out", TABLE_LEFT_OUT})
         message = f"{log.source}: no row can be used: {why}"
         raise LogError(message, code="no-case")
     began = datetime.fromtimestamp(modified, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -199,7 +232,7 @@ def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> lis
             tables.append(_known(table, log, facts, notes))
         except LogError as error:
             refused.append(error)
-            notes.append(LogNote(code="left-out", text=f"this table is left out: {error}", line=table.line))
+            notes.append(LogNote(code=TABLE_LEFT_OUT, text=f"this table is left out: {error}", line=table.line))
     if not tables:
         raise refused[0]
     return tables
@@ -270,8 +303,16 @@ def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
 
 def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
     """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
-    op, where = rows[0].op or deduce.op_in(table.caption or ""), f"{log.source}:{table.line}"
+    said = table.said or Said()
+    op, where = rows[0].op or deduce.op_in(table.caption or "") or said.op, f"{log.source}:{table.line}"
     candidates = deduce.fits(rows, op, rows[0].ranks)
+    if said.ranks is not None and rows[0].ranks is None and op is not None:
+        # Only busbw beside algbw can contradict the text.
+        can = not any(row.busbw and row.algbw for row in rows) or deduce.fits(rows, op, said.ranks)
+        if can and not any(fit.ranks for fit in candidates):
+            text = f"the text above this table says {op} over {said.ranks} ranks"
+            notes.append(LogNote(code="deduced", text=text, line=table.line))
+            return deduce.Fit(op, said.ranks)
     fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
     if fit is None and op is None:
         names = [candidate.op for candidate in candidates]
@@ -358,7 +399,7 @@ def _hosts(
         text = f"all ranks have the host name {in_log[0]}; they are on {facts.hosts} hosts as given"
         notes.append(LogNote(code="deduced", text=text, line=table.line))
     alone = tool.one_host or ranks == 1 or all(row.one_host for row in log.rows)
-    count = facts.hosts if facts.hosts is not None else 1 if alone else table.hosts
+    count = facts.hosts if facts.hosts is not None else 1 if alone else table.hosts or _hosts_said(table, ranks)
     if count is None:
         return None
     if ranks % count:
@@ -367,6 +408,11 @@ def _hosts(
     listed = tuple(dict.fromkeys(by_rank.values()))
     hosts = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
     return tuple(hosts[rank * count // ranks] for rank in range(ranks))
+
+
+def _hosts_said(table: Table, ranks: int) -> int | None:
+    said = table.said or Said()
+    return said.hosts if said.ranks == ranks else None
 
 
 def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:

@@ -310,6 +310,7 @@ _IN_THE_LOG: Final = {
         "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
         "pcie-degraded": "reseat that device, or check the slot",
         "nccl-hint": "follow it",
+        "remedy": "try it here",
         "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
         "no-iommu-pt": "start the kernel with iommu=pt",
         "choice-forced": _UNSET,

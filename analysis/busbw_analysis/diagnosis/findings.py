@@ -21,6 +21,7 @@ from busbw_analysis.data.counters import Moved
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.imported import TABLE_LEFT_OUT
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import rank_list, statistic_in_words
@@ -36,7 +37,7 @@ from busbw_analysis.models.results import Results
 Severity = Literal["bad", "caution", "note"]
 
 CODES: Final = (
-    *("wrong-data", "wrong-results", "failed", "no-end", "interrupted", "unknown-op"),
+    *("wrong-data", "wrong-results", "failed", "no-end", "interrupted", "unknown-op", TABLE_LEFT_OUT),
     *("store", "not-checked", "shared-resources", "counters-slow-host"),
     *("straggler", "slow-host", "slow-rank", "slow-pair"),
     *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "slow-peers", "oversubscribed"),
@@ -191,7 +192,7 @@ _DOUBTFUL: Final = frozenset(
     {
         *("gib-as-gb", "size-per-rank", "no-bus-factor", "rate-differs", "one-rank"),
         *("failed-test", "unfinished", "unfinished-line", "dropped", "repeated-header"),
-        *("assumed-size", "deduced", TABLES_APART),
+        *("assumed-size", "deduced", TABLES_APART, TABLE_LEFT_OUT),
         *EVIDENCE,
     }
 )

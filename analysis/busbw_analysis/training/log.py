@@ -18,8 +18,10 @@ from busbw_analysis.data.readers.training import StepLine, TrainingLog, Unit
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.report.document import Column, Table, table
 
-_LEAST: Final = 5
+_LEAST: Final = 3
 """Steps of which a log needs at least, behind the warm-up."""
+_EARLY: Final = 2
+"""Lines at the start of a program; an excerpt may begin behind them."""
 _WARM_SHARE: Final = 0.2
 """Most of a log that may be warm-up."""
 _UNTIMED: Final = 0.5
@@ -99,7 +101,11 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
     segments = _segments(log.steps)
     cost = {id(step): step.value if log.unit == "s" else 1 / step.value for step in log.steps}
     usual = median(cost.values())
-    steady = [segment[_warm_up([cost[id(step)] for step in segment], usual) :] for segment in segments]
+    gap = _every(log.steps)
+    steady = [
+        segment[_warm_up([cost[id(step)] for step in segment], usual, goes_on=segment[0].step > _EARLY * gap) :]
+        for segment in segments
+    ]
     steps = [step for segment in steady for step in segment]
     if len(steps) < _LEAST:
         raise LogError(
@@ -113,7 +119,6 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
     slow = tuple(step for step, taken in zip(steps, costs, strict=True) if taken > limit)
     values = np.array([step.value for step in steps])
     low, high = np.quantile(values, (0.05, 0.95))
-    gaps = Counter(after.step - before.step for before, after in pairwise(steps) if after.step > before.step)
     peak = _peak(log, gpu, dtype)
     flops = _median([step.flops for step in steps])
     stated = _median([step.utilised for step in steps])
@@ -121,7 +126,7 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
     return StepTimes(
         program=log.program,
         unit=log.unit,
-        every=gaps.most_common(1)[0][0] if gaps else 1,
+        every=_every(steps),
         warm_up=len(log.steps) - len(steps),
         restarts=len(segments) - 1,
         count=len(steps),
@@ -140,6 +145,12 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
     )
 
 
+def _every(steps: Sequence[StepLine]) -> int:
+    """Steps from a line to the next."""
+    gaps = Counter(after.step - before.step for before, after in pairwise(steps) if after.step > before.step)
+    return gaps.most_common(1)[0][0] if gaps else 1
+
+
 def _segments(steps: Sequence[StepLine]) -> list[list[StepLine]]:
     """The steps from each start of the program: where the number goes back, it was restarted."""
     segments: list[list[StepLine]] = [[]]
@@ -150,12 +161,14 @@ def _segments(steps: Sequence[StepLine]) -> list[list[StepLine]]:
     return segments
 
 
-def _warm_up(costs: Sequence[float], usual: float) -> int:
-    """How many lines at the start are slow (compilation, allocation, first batch) or untimed. At least the first; all
-    that are untimed, however short the log.
+def _warm_up(costs: Sequence[float], usual: float, *, goes_on: bool) -> int:
+    """How many lines at the start are slow (compilation, allocation, first batch) or untimed. At least the first, but
+    for a usual one of an excerpt that begins later (``goes_on``); all that are untimed, however short the log.
     """
-    most = max(1, int(_WARM_SHARE * len(costs)))
     least = _UNTIMED * usual
+    if goes_on and least <= costs[0] <= _SLOW * usual:
+        return 0
+    most = max(1, int(_WARM_SHARE * len(costs)))
     warm = next((at for at, cost in enumerate(costs[1:most], 1) if least <= cost <= _SLOW * usual), most)
     return next((at for at, cost in enumerate(costs[warm:], warm) if cost >= least), warm)
 

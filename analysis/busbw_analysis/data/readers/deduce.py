@@ -12,7 +12,8 @@ from busbw.ops import OPS, bus_factor
 from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw.runs.run import LogNote
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named
-from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.readers.log import Aggregate, Said
+from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 _NEVER_IN_PLACE: Final = frozenset({"all_to_all", "send_recv"})
@@ -109,6 +110,44 @@ def op_in(text: str) -> str | None:
     """The operation that a text names; None unless there is exactly one."""
     ops = {op_named(word) for word in re.split(_WORDS_APART, text.lower())} - {None}
     return next(iter(ops)) if len(ops) == 1 else None
+
+
+_GPUS: Final = r"(?<![\w.,-])(\d{1,5})[ -]?(?:x )?(?:[A-Z]\w{1,9} )?(?:GPUs?|ranks|processes|devices|NPUs)\b"
+_NODES: Final = r"(?<![\w.,-])(\d{1,5})[ -]?(?:x )?(?:nodes|hosts|servers|machines)\b"
+_EACH: Final = r"(?:,? (?:each|per|on each|in each|a|every)\b| ?/) ?(?:node|host|server|machine)?"
+_ALL: Final = re.compile(rf"{_GPUS}(?!{_EACH})(?:.{{0,20}}?{_NODES})?")
+_OF_NODES: Final = re.compile(
+    rf"{_NODES}(?: (?:of|with|[x×]))? ?(\d{{1,3}}) ?[x×] ?[A-Z]{{1,2}}\d{{2,4}}|{_NODES}.{{0,12}}?{_GPUS}({_EACH})?"
+)
+"""``16 GPUs on 2 nodes``, and ``2 nodes with 8 GPUs each``: without the last word it may be 8 or 16."""
+_VERBS: Final = frozenset({"reduce", "gather", "scatter"})
+"""Operations that are also words of other sentences."""
+_SEEN_BEHIND: Final = 10
+"""Characters behind a count that a text which was cut must have, because they may say ``per node``."""
+
+
+def said(texts: Iterable[str]) -> Said | None:
+    """What the ``texts`` above a table say of its measurement; of several numbers of ranks none."""
+    lines = list(texts)
+    ops = {op for text in lines if (op := op_in(text)) is not None} - _VERBS
+    counts = {count for text in lines for count in _counts(text)}
+    ranks, hosts = counts.pop() if len(counts) == 1 else (None, None)
+    op = ops.pop() if len(ops) == 1 else None
+    return None if op is None and ranks is None else Said(op=op, ranks=ranks, hosts=hosts)
+
+
+def _counts(text: str) -> Iterator[tuple[int | None, int | None]]:
+    """Numbers of ranks in a text, each with that of hosts; (None, None) where it has two meanings."""
+    end = len(text) - (_SEEN_BEHIND if len(text) >= LONGEST_CAPTION else 0)
+    if (match := _OF_NODES.search(text, 0, end)) is not None:
+        hosts, each = int(match[1] or match[3]), int(match[2] or match[4])
+        yield (hosts * each, hosts) if match[2] or match[5] else (None, None)
+        return
+    for match in _ALL.finditer(text):
+        if match.end() > end:
+            continue
+        ranks, nodes = int(match[1]), int(match[2] or 0)
+        yield (ranks, nodes or None) if ranks > 1 and ranks % (nodes or 1) == 0 else (None, None)
 
 
 # --- disagreements of size, time and rates ---------------------------------------------------------------------------

@@ -21,7 +21,7 @@ _STRONG: Final = re.compile(
     r"NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
     r"|Cuda failure .*'.+'"
 )
-_CONSEQUENCE: Final = re.compile(r"unhandled \w+ error|Call to CUDA function failed")
+_CONSEQUENCE: Final = re.compile(r"unhandled \w+ error|internal error|nccl\w*Error|Call to CUDA function failed")
 """An error that says only that there was one before."""
 _PROSE: Final = r"(?:[A-Z][\w',; -]{10,}[.?!]+\s*)+$"
 """Sentences of the person who pasted the log."""
@@ -36,7 +36,7 @@ _MAYBE: Final = re.compile(
 )
 _GOES_ON: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*failed to IPC register userbuff")
 """Warnings of NCCL after which jobs run as well."""
-_FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
+_FATAL: Final = ("placeholder", "no-header", "list-cut", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _REASONS: Final = ("not-a-number", "waived", "failed-test")
 """Codes of notes that say why there is no row."""

@@ -72,7 +72,7 @@ _NCCL: Final = re.compile(
 )
 _HOST: Final = re.compile(r"(?:\S{0,255}:)?([^\s:]{1,255}):\d+:\d+\b")
 _MOST_HOSTS: Final = 1 << 12
-_SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
+_SUFFIX: Final = re.compile(r"(?:(?:test)?perf(?:mpi)?|test|block|base)$")
 _QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
 """A line as item of a JSON list, which is how Ansible shows the output of a command."""
 _GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")

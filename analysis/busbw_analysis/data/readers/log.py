@@ -92,6 +92,14 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     others: Mapping[str, float | str] = {}
 
 
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What people write above a table of its measurement; None: nothing that leaves no doubt."""
+
+    op: str | None = None
+    ranks: int | None = None
+    hosts: int | None = None
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The results below one heading, with the facts about their measurement.
 
@@ -102,6 +110,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     library_version: of NCCL, RCCL or MPI
     command: the command line
     caption: the line of the text around a paste that stands above
+    said: operation, ranks and hosts that the text above names (None: it does not)
     nic: the NIC that the tool used, by name
     copy_bytes: size of a copy that the tool states once for all results
     out_of_bounds: number of results that failed the tool's verification, from its summary
@@ -118,6 +127,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     library_version: str | None = None
     command: str | None = None
     caption: str | None = None
+    said: "Said | None" = None
     nic: str | None = None
     copy_bytes: int | None = None
     out_of_bounds: int | None = None

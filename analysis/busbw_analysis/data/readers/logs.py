@@ -44,6 +44,7 @@ from busbw_analysis.data.readers import (
     ucx,
     watchdog,
 )
+from busbw_analysis.data.readers.deduce import said
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog, Table
@@ -54,6 +55,7 @@ _MOST_HEAD: Final = 64 << 20
 
 
 UNKNOWN: Final = "unknown"
+_LONGEST_SENTENCE: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,26 @@ def is_log(file: IO[bytes], *, failed: bool = False) -> bool:
     return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in without
 
 
+class OfTraining(LogError):
+    """A log whose only results are the steps of a training program: ``steps``."""
+
+    code = "training-log"
+
+    def __init__(self, name: str, steps: training.TrainingLog) -> None:
+        does = "busbw training log or show reads it alone, training plan --from uses it"
+        super().__init__(f"{name}: a log of a training program; {does}")
+        self.steps = steps
+
+
+def _of_training(name: str, file: IO[bytes]) -> LogError:
+    """The error with the steps in a log, or why there are none."""
+    file.seek(0)
+    try:
+        return OfTraining(name, read_steps(name, file))
+    except LogError as error:
+        return error
+
+
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
     """Read the log of another tool from a seekable file, with the given or the recognised ``reader``.
 
@@ -299,13 +321,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         head = head[-4096:] + more
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader is _FAILURE and found in _WITHOUT_RESULTS) else found
-    of_training = LogError(
-        f"{name}: a log of a training program; busbw training log reads it, training plan --from uses it",
-        code="training-log",
-    )
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
-        raise of_training
+        raise _of_training(name, file)
     unread = _unread(name, head)
     if reader in {None, _HARDWARE} and unread is not None:
         raise unread
@@ -321,8 +339,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             _read(name, file, _FAILURE, pasted)
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
         if has_steps and (reader is _TABLE or is_unread):
-            raise of_training from error
-        if reader is _TABLE and unread is not None and is_recognised:
+            raise _of_training(name, file) from error
+        if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:
             raise unread from error
         without = {reader, *_WITHOUT_RESULTS}
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
@@ -369,12 +387,20 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
     around: dict[int, str] = {}
-    reader.read(draft, pasted.lines(_lines(file, notes), around))
+    reader.read(draft, pasted.lines(_remedies(draft, _lines(file, notes)), around))
     log = draft.log()
     tables = _captioned(log.tables, around, fenced=pasted.fenced)
     if pasted.fenced and log.last_error is None:  # an excerpt: that its end is missing says nothing of the job
         tables = (msgspec.structs.replace(table, complete=table.complete or None) for table in tables)
     return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
+
+
+def _remedies(draft: Draft, lines: Iterable[str]) -> Iterator[str]:
+    """The ``lines``, of which the first that names a variable which helped is noted."""
+    for number, line in enumerate(lines, 1):
+        if "=" in line and len(line) < _LONGEST_SENTENCE and (text := nccl_info.remedy(line)) is not None:
+            draft.note(nccl_info.REMEDY, number, text)
+        yield line
 
 
 def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool) -> Iterable[Table]:
@@ -400,9 +426,11 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
         }
         for table in tables
     ]
-    for table, caption, measured in zip(tables, captions, cases, strict=True):
+    for table, lines, caption, measured in zip(tables, above, captions, cases, strict=True):
         rivals = {other for other, theirs in zip(captions, cases, strict=True) if measured & theirs}
-        yield msgspec.structs.replace(table, caption=caption) if caption and (fenced or len(rivals) > 1) else table
+        shown = caption if caption and (fenced or len(rivals) > 1) else table.caption
+        lacks = any(row.ranks is None for row in table.rows)
+        yield msgspec.structs.replace(table, caption=shown, said=said([*lines, caption or ""]) if lacks else None)
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:

@@ -167,8 +167,24 @@ KINDS: Final = (
 )
 HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt"})
 """Codes of evidence after which NCCL goes on, although it warns."""
-EVIDENCE: Final = frozenset({"port-down", *(kind.code for kind in KINDS)})
+REMEDY: Final = "remedy"
+"""Code of a sentence in a paste that names a variable which helped."""
+EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
 """All codes of evidence."""
+_HELPED: Final = r"(?i:\b(?:s[lo]{2}ved|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b)"
+_VARIABLE: Final = r"((?:NCCL|RCCL|UCX|GLOO|FI|HSA|CUDA|TORCH_NCCL)_[A-Z\d_]{2,40} ?= ?[\w,:^-]{1,40})"
+_REMEDY: Final = re.compile(rf"{_HELPED}[^.]{{0,60}}?{_VARIABLE}|{_VARIABLE}[^.=]{{0,40}}?{_HELPED}")
+_DENIED: Final = re.compile(r"(?i)n't\b|\b(?:not|no|never|nor|without|still|unless|if)\b|\?")
+
+
+def remedy(text: str) -> str | None:
+    """What a sentence of a paste says of a variable that helped; None if it does not, or leaves a doubt."""
+    match = _REMEDY.search(text)
+    if match is None or _DENIED.search(text):
+        return None
+    return f"the text says that {match[1] or match[2]} helped"
+
+
 _SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")
 _PORT: Final = re.compile(r"NET/IB\w*: \[\d+\] ([\w.-]+):[\w.-]+:(\d+)/(IB|RoCE) .*speed=(\d{1,9})\b")
 """Speed in Mbit/s."""

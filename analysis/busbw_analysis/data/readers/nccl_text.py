@@ -24,6 +24,7 @@ _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S.{0,254}?)"
     r"\s+device\s+(?P<device>\d{1,9})(?:\s+\[(?P<bus_id>[^\]]*)\])?\s*(?P<name>.*)"
 )
+_TORN: Final = re.compile(r"Rank\s+\d+\s(?!.*\sdevice\s+\d)")
 _SETTINGS: Final = re.compile(
     r"\bnThread (\d+) nGpus (\d+) (?:minBytes \d+ maxBytes (\d{1,18}) step: (\d{1,18})\((factor|bytes)\))?"
 )
@@ -95,6 +96,10 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     for line in draft.scan(lines):
         reader.take(line)
     reader.close()
+    listed, ends = len(draft.places), draft.progress.phase is SET_UP and draft.progress.failure() is None
+    if not draft.tables and ends and not draft.error and (reader.torn or 0 < listed < (reader.started or 0)):
+        of = f" {listed} of {reader.started}" if reader.started else ""
+        draft.note("list-cut", reader.torn or draft.line, f"the paste ends in the list of{of} ranks: add what follows")
     if not draft.tables and reader.summary:
         draft.note("not-a-number", reader.summary, "only its summary is there, an average of all sizes: add the rows")
 
@@ -119,6 +124,8 @@ class _Reader:
         self.announced: tuple[int, int, str] | None = None
         """Largest size, step, and whether the step is a factor or bytes, as the tool announces them."""
         self.largest = self.per_process = self.summary = 0
+        self.torn = 0
+        """Line of the list of ranks that is cut; the tool prints the list at once."""
 
     def take(self, line: Line) -> None:
         """Process one line: a row, a part of a row, a heading, or anything else."""
@@ -131,6 +138,8 @@ class _Reader:
             self._units(text)
         elif first in "Rr" and (match := _RANK.match(text)) is not None:
             self._rank(line, match)
+        elif _TORN.match(text) is not None and self.draft.places:
+            self.torn = line.number
         elif (head := _columns(words, self.place_order)) is not None:
             self._head(line, head)
         else:

@@ -101,7 +101,9 @@ def _around(draft: Draft, text: str) -> None:
     if (match := _STARTUP.search(text)) is not None:
         draft.place(rank=match[1], pid=match[2], host=match[3])
         draft.facts["ranks"] = max(int(match[1]) + 1, draft.facts.get("ranks") or 0)
-    elif not draft.rows and "osu_" in text and (match := _LAUNCH.search(text)) is not None:
+    elif "osu_" in text and (match := _LAUNCH.search(text)) is not None:
+        draft.end()  # of the next table
+        draft.command(text)
         draft.facts["ranks"] = int(match[1])
 
 

@@ -53,7 +53,7 @@ _NAME: Final = re.compile(r"(?<!\w)[A-Za-z][\w.=-]*")
 _IN_UTC: Final = re.compile(r"\d[\d.]*Z")
 """The end of a time, behind its last colon."""
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
-_CELLS: Final = 3
+_CELLS: Final = 2
 """Bars of a row of a Markdown table, at least."""
 _LONGEST_PREFIX: Final = 160
 _MOST_LINES: Final = 4000
@@ -86,7 +86,8 @@ _LEAST_BREAKS: Final = 2
 _MOST_STRINGS: Final = 1000
 _MARKS: Final = "#*_`>=:-. \t\r\n"
 """Signs around a heading in Markdown."""
-_LONGEST_CAPTION: Final = 60
+LONGEST_CAPTION: Final = 60
+"""Characters of a text above a table that are kept."""
 _TAG: Final = re.compile(r"</?[a-z]\w{0,9}[^<>]{0,99}>")
 _SENTENCE: Final = re.compile(r"(?<=\w[.!?])\s+(?=[A-Z])")
 _SETTING: Final = re.compile(
@@ -94,6 +95,11 @@ _SETTING: Final = re.compile(
     r"([A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}(?:[ ,;]+[A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}){0,8})\s*"
 )
 """Variables alone in a line."""
+_LOADED: Final = re.compile(
+    r"\s*(?:\S{0,40}[$#>%]\s)?"
+    r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate) \S[^;&|]{0,60}?)\s*"
+)
+"""A command that changes what the next ones use."""
 _TITLE: Final = re.compile(r"(?:#{2,6}|={2,}|-{2,}|\*{1,3}|[>*-])\s?.*|.*:")
 """A heading by its marks, and what announces a table."""
 _VERSION: Final = re.compile(r"(?:[A-Za-z][\w.-]* )?v?\d+(?:\.\d+){2,3}[\w.+-]{0,40}")
@@ -243,18 +249,18 @@ class Paste:
 def _caption(text: str) -> str:
     """The last sentence of a line around a fence, without tags, marks and what counts launches."""
     last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1]
-    return _COUNTED.sub("", last).strip(_MARKS)[:_LONGEST_CAPTION]
+    return _COUNTED.sub("", last).strip(_MARKS)[:LONGEST_CAPTION]
 
 
 def _title(text: str, *, of_people: bool) -> str:
     """What a line of a log itself says of the table below: a setting or, if it may be ``of_people``, a heading or a
     sentence; "" for any other.
     """
-    if (match := _SETTING.fullmatch(text)) is not None:
-        return match[1][:_LONGEST_CAPTION]
+    if (match := _SETTING.fullmatch(text) or _LOADED.fullmatch(text)) is not None:
+        return match[1][:LONGEST_CAPTION]
     plain = text.strip(_MARKS)
     if of_people and _VERSION.fullmatch(plain) is not None:
-        return plain[:_LONGEST_CAPTION]
+        return plain[:LONGEST_CAPTION]
     if (
         not of_people
         or has_prefix(text)

@@ -232,7 +232,7 @@ FAILURES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface of every host (ip -br addr)",
     ),
     Failure(
-        r"(?:[Cc]onnect to|Call to connect(?: to)?) ?(\S{0,99}?)(?: |<\d+> )?(?:failed ?: ?|returned )"
+        r"(?:[Cc]onnect to|Call to connect(?: to)?) ?(\S{0,99}?)(?: |<\d+> )?(?:failed ?: ?|returned )(?:\d+\()?"
         r"(?:Connection refused|No route to host|Connection timed out|Network is unreachable|Software caused)"
         r"(?!.*retrying)",
         _CONNECT,
@@ -248,11 +248,134 @@ FAILURES: Final = (
         "look at its log, " + _WARN,
     ),
     Failure(
-        r"NET/OFI (?!Using|Selected|Setting|Running)(.{0,99}(?:[Cc]ouldn't|[Ff]ail|UNDELIVERABLE|[Ee]rror\b).{0,99})",
+        r"NET/OFI (?!Using|Selected|Setting|Running)"
+        r"(.{0,99}(?:[Cc]ouldn't|Unable to|[Ff]ail|UNDELIVERABLE|[Ee]rror\b).{0,99})",
         _CONNECT,
         "the network plugin for libfabric (EFA, Slingshot) failed ({})",
         "a security group that does not let the hosts reach each other, other versions of driver or libfabric, a NIC",
         "run fi_info -p efa (or cxi) and fi_pingpong between the hosts",
+    ),
+    Failure(
+        r"Message truncated ?: (received \d+ bytes instead of \d+)|(Mismatched collective)|(mismatch in rank count)",
+        "",
+        "ranks make other calls than the others ({})",
+        "other numbers of ranks, calls or versions of NCCL on some of them",
+        "compare the versions of NCCL and the numbers of ranks of all hosts and containers",
+    ),
+    Failure(
+        r"(?:Call to (ibv_modify_qp) failed|Failed to (modify QP)\b|Unable to (Connect the HCA))",
+        _CONNECT,
+        "a NIC does not connect to another one ({})",
+        "with RoCE: a GID index that is not routed, other subnets, VLANs or MTU; NICs of other rails that do not reach "
+        "each other; with InfiniBand: a port that is not active",
+        "check the two with ib_write_bw (show_gids, ibstat); try NCCL_IB_GID_INDEX=3, NCCL_CROSS_NIC=0, NCCL_IB_HCA",
+    ),
+    Failure(
+        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
+        _CONNECT,
+        "a NIC gets no memory ({})",
+        "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
+        "set ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK), load "
+        "nvidia-peermem",
+    ),
+    Failure(
+        r"[Aa]sync(?: fatal)? event(?: on device)? ?: ((?:port error|device fatal|.{0,20}catastrophic)[\w ]{0,40})",
+        _CALL,
+        "a NIC reports a fault ({})",
+        "a cable, a port that flaps, firmware",
+        "look at dmesg, ibstat and mlxlink of that NIC",
+    ),
+    Failure(
+        r"Port number \d+ state is (Down|Init\w*)|(Unable to find the Infiniband/RoCE device)"
+        r"|(IB device \S+ not found)",
+        "client and server meet",
+        "that NIC or its port is not up ({})",
+        "another name of the device, a cable, no subnet manager, a container without /dev/infiniband",
+        "ibstat lists the devices and the states of their ports",
+    ),
+    Failure(
+        r"UCX +ERROR .{0,200}?(no [\w ]{1,30}transport|Destination is unreachable|ibv_create_ah)",
+        _CONNECT,
+        "UCX does not reach another rank ({})",
+        "a GID index that is not routed (RoCE), UCX_TLS or UCX_NET_DEVICES without a network that all hosts have",
+        "unset UCX_TLS and UCX_NET_DEVICES; with RoCE try UCX_IB_GID_INDEX=3 (show_gids, ucx_info -d)",
+    ),
+    Failure(
+        r"(Too many open files)",
+        _MEET,
+        "a process has too many open files ({})",
+        "the limit of the shell, the service or the container",
+        "raise it on all hosts (ulimit -n 65536; docker run --ulimit nofile=65536)",
+    ),
+    Failure(
+        r"MNNVL .{0,60}not working|[Cc]heck the IMEX|nvidia-imex",
+        _CONNECT,
+        "NVLink between hosts (MNNVL) cannot be set up",
+        "nvidia-imex does not run on every host, or a container lacks its channel",
+        "check it on all hosts (nvidia-imex-ctl -N); NCCL_MNNVL_ENABLE=0 does without",
+    ),
+    Failure(
+        r"(system not yet initialized)",
+        "",
+        "NVSwitch is not set up ({})",
+        "nvidia-fabricmanager does not run, or has another version than the driver",
+        "start it (systemctl status nvidia-fabricmanager), and look at nvidia-smi -q -d FABRIC",
+    ),
+    Failure(
+        r"nvls\.cc:\d+ NCCL WARN (.{1,120})|NVLink SHARP \(NVLS\)",
+        _CONNECT,
+        "NVLink SHARP (NVLS) cannot be set up ({})",
+        "nvidia-fabricmanager, NVSwitch or IMEX in a bad state, a container or virtual machine without them",
+        "NCCL_NVLS_ENABLE=0 does without; restart nvidia-fabricmanager",
+    ),
+    Failure(
+        r"p2p\.cc:\d+ NCCL WARN (Cuda failure .{1,99}|.{0,20}Could not (?:enable|map) .{1,60})",
+        _CONNECT,
+        "a GPU does not reach the memory of another one ({})",
+        "an IOMMU or ACS of PCI Express, a container without the other GPUs, a model without peer access",
+        "NCCL_P2P_DISABLE=1 does without; turn the IOMMU off (iommu=pt), and let containers see all GPUs of the host",
+    ),
+    Failure(
+        r"Attribute (\w+ of node \w+) not found",
+        _MEET,
+        "the description of the topology lacks {}",
+        "a file of another version of NCCL or of the plugin, a processor that is not known, a virtual machine",
+        "unset NCCL_TOPO_FILE, or update the plugin (aws-ofi-nccl) and NCCL",
+    ),
+    Failure(
+        r"'?(invalid device ordinal|no CUDA-capable device is detected|initialization error)",
+        "",
+        "CUDA does not give a rank its GPU ({})",
+        "more ranks than GPUs, CUDA_VISIBLE_DEVICES, a container without GPUs (--gpus all), a process that was forked",
+        "compare nvidia-smi -L there with the ranks of each host",
+    ),
+    Failure(
+        r"undefined symbol: (nccl\w+)",
+        "",
+        "another NCCL is loaded than the program was built for ({})",
+        "a second NCCL in LD_LIBRARY_PATH or among Python's packages",
+        "ldd and LD_DEBUG=libs name the one that is loaded; pip list shows nvidia-nccl",
+    ),
+    Failure(
+        r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname)",
+        _MEET,
+        "the name of a host is not known ({})",
+        "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
+        "ask for it on all hosts (getent hosts NAME), or give an address",
+    ),
+    Failure(
+        r"(not built with SLURM's PMI)|(PMIX ERROR: \w+)|(PMI2?_Init failed)",
+        "the launcher starts ranks",
+        "the program does not find its launcher ({})",
+        "srun starts it with another PMI than its MPI has",
+        "srun --mpi=list names those that there are, such as --mpi=pmix; or use mpirun",
+    ),
+    Failure(
+        r"attempt to run as root",
+        "the launcher starts ranks",
+        "mpirun refuses to start as root",
+        "a container whose user is root",
+        "give --allow-run-as-root",
     ),
     Failure(
         r"Duplicate GPU detected ?: ?(rank \d{1,7} and rank \d{1,7})",
@@ -262,8 +385,9 @@ FAILURES: Final = (
         "give every rank a GPU of its own (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES)",
     ),
     Failure(
-        r"(?i:cuda failure) (?:\S{1,40}:\d+ |\d+ )?'"
-        r"(named symbol not found|CUDA driver version is insufficient[^']{0,99}|no kernel image is available[^']{0,99}"
+        r"(?i:(?:cuda|hip) failure) (?:\S{1,40}:\d+ |\d+ )?'"
+        r"(named symbol not found|invalid device function|CUDA driver version is insufficient[^']{0,99}"
+        r"|no kernel image is available[^']{0,99}"
         r"|the provided PTX[^']{0,99}|device kernel image is invalid)'",
         "",
         "NCCL does not run on this GPU and driver ({})",
@@ -306,6 +430,14 @@ FAILURES: Final = (
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
+        r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
+        r"|[Tt]ransport retry count(?:er)? exceeded|IBV_WC_RETRY_EXC",
+        _CALL,
+        "the other NIC does not answer",
+        "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
+        "check with ib_write_bw between the two ports (show_gids, ibstat)",
+    ),
+    Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer",
         _CALL,
         "another rank ended, or the network between them broke",
@@ -314,7 +446,7 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"(?:creating|attaching to) shared memory segment|posix_fallocate failed",
+        r"(?:creating|attaching to) shared memory segment|posix_fallocate failed|failed to extend /dev/shm",
         _CONNECT,
         "the shared memory of a host or container is full",
         "a container has 64 MB of /dev/shm unless it is given more, or files of earlier jobs are left there",
@@ -351,6 +483,13 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
+        r"Signal: (Segmentation fault)|exited on signal 11|exitcode ?: -11",
+        "",
+        "a process crashed (segmentation fault)",
+        "libraries of other versions, a plugin of NCCL or UCX, a GPU without driver",
+        "run it without plugins (NCCL_NET_PLUGIN=none), or look at the core file (gdb, bt)",
+    ),
+    Failure(
         r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
         "",
         "a rank of torchrun ended with an error",
@@ -367,8 +506,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
-        r"|Permission denied \(publickey|unable to complete a TCP connection"
-        r"|could not access\s+or execute an executable",
+        r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
+        r"|unable to complete a TCP connection|could not access\s+or execute an executable",
         "the launcher starts ranks",
         "not every rank was started",
         "ssh asks for a password, a host lacks the program, or its path differs there",
@@ -411,14 +550,6 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
-        r"|[Tt]ransport retry count(?:er)? exceeded|IBV_WC_RETRY_EXC",
-        _CALL,
-        "the other NIC does not answer",
-        "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
-        "check with ib_write_bw between the two ports (show_gids, ibstat)",
-    ),
-    Failure(
         r"(peer access is not supported|peer mapping resources exhausted)",
         _CONNECT,
         "GPUs do not reach each other's memory ({})",
@@ -445,7 +576,9 @@ FAILURES: Final = (
 _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
 _MAY_FAIL: Final = re.compile(
-    "rror|ail|ime(?:d )?out|nable to|losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
+    "rror|ail|ime(?:d )?out|nable to|runcated|ismatch|sync(?: fatal)? event|state is |not found|oo many open"
+    "|not yet init|MNNVL|IMEX|NVLS|ordinal|no CUDA-cap|undefined symbol|not known|no address|not built with|PMI"
+    "|as root|egmentation|ssh |UCX |losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|n't connect|retry c"
     "|shared memory s|allocate MR|Parser f|Waiting for c|DUE TO|peer mapping"
