@@ -1,5 +1,6 @@
 """From a run's ranks and rows to a fleet's nodes and rounds, and back: the controller of a run, and its replay."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,10 @@ from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.diagnosis.siblings import NORMAL, SLOW
 from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
 from busbw_analysis.fleet.topology import Path_
-from busbw_analysis.fleet.verdicts import Device, Evidence, FleetJudgement, Verdict, judge
+from busbw_analysis.fleet.verdicts import Apart, Device, Evidence, FleetJudgement, Verdict, judge
 
 Members = tuple[tuple[int, ...], ...]
 """The ranks of each node."""
@@ -309,27 +309,42 @@ def _of_pairs(
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
     if not judgement.verdicts and not fleet.switches:
-        judgement = replace(judgement, verdicts=tuple(_of_two_rates(rounds, cases)))
+        judgement = _without_usual(judgement, rounds, cases, options.within)
     return Judged(judgement, cases, in_rounds=False)
 
 
-def _of_two_rates(rounds: Sequence[Round], cases: Sequence[Case]) -> Iterator[Verdict]:
-    """Who may be slow if every pair has one of two rates, far apart, at the largest size: of few pairs, nothing says
-    which is usual. Nodes of fast pairs are not suspect.
+_Pairs = dict[tuple[int, int], float]
+"""The shortest seconds of each pair."""
+
+
+def _without_usual(
+    judgement: FleetJudgement, rounds: Sequence[Round], cases: Sequence[Case], within: float
+) -> FleetJudgement:
+    """``judgement``, which has no verdict, with what the times of pairs at the largest size leave open: of few pairs,
+    nothing says which is usual.
     """
     paired = [each for each in rounds if each.stage not in {"alone", "alone again"}]
-    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=None)
-    times: dict[tuple[int, int], float] = {}
+    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=-1)
+    times: _Pairs = {}
     for each in paired:
         rows = zip(each.sender.tolist(), each.receiver.tolist(), each.seconds.tolist(), strict=True)
-        for *pair, seconds in rows if each.case == place else ():
+        for *pair, seconds in (row for row in rows if each.case == place and row[-1] > 0):
             times[pair[0], pair[1]] = min(seconds, times.get((pair[0], pair[1]), seconds))
-    fastest = min(times.values(), default=0.0)
-    fast = {pair: seconds for pair, seconds in times.items() if fastest / seconds >= NORMAL}
-    slow = {pair: seconds for pair, seconds in times.items() if fastest / seconds < SLOW}
-    two = len(fast) + len(slow) == len(times) and slow and min(slow.values()) / max(slow.values()) >= NORMAL
-    if place is None or not two:
-        return
+    ordered = sorted(times, key=lambda pair: times[pair])
+    if not ordered or math.log(times[ordered[-1]] / times[ordered[0]]) < within:
+        return judgement
+    gaps = [times[slower] / times[faster] for faster, slower in pairwise(ordered)]
+    at = gaps.index(gap := max(gaps)) + 1
+    fast, slow = ({pair: times[pair] for pair in part} for part in (ordered[:at], ordered[at:]))
+    if math.log(gap) >= within and gap > max(max(part.values()) / min(part.values()) for part in (fast, slow)):
+        return replace(judgement, verdicts=tuple(_of_two_rates(place, times, fast, slow)))
+    apart = Apart(place, times[ordered[0]], times[ordered[-1]], ordered[-1], len(ordered), is_open=True)
+    least = min((each.ratio for each in judgement.found if each.case == place), default=math.inf)
+    return replace(judgement, apart=replace(apart, is_open=least > apart.ratio))
+
+
+def _of_two_rates(place: int, times: _Pairs, fast: _Pairs, slow: _Pairs) -> Iterator[Verdict]:
+    """Who may be slow if every pair has one of two rates. Nodes of fast pairs are not suspect."""
     cleared = {node: None for pair in fast for node in pair}
     often = Counter(node for pair in slow for node in pair if node not in cleared)
     suspects = by_key(

@@ -112,6 +112,28 @@ class Found:
     ratio: float
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How far the times of the largest size of ``pairs`` different pairs are apart, by place in the fleet.
+
+    shortest, longest: seconds
+    slowest: the pair with the longest
+    is_open: whether a node that is so slow may not be found, so that nothing says which of the times are usual
+    """
+
+    case: int
+    shortest: float
+    longest: float
+    slowest: tuple[int, int]
+    pairs: int
+    is_open: bool
+
+    @property
+    def ratio(self) -> float:
+        """The longest time over the shortest."""
+        return self.longest / self.shortest
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetJudgement:
     """All verdicts of a fleet, the surest and slowest first.
@@ -119,6 +141,7 @@ class FleetJudgement:
     rounds: measured rounds
     tests: suspects that were tested
     found: what the scatter of each case hides
+    apart: of pairs that were measured without a controller, if their times differ and there is no verdict
     """
 
     fleet: Fleet
@@ -126,6 +149,7 @@ class FleetJudgement:
     rounds: tuple[Round, ...]
     tests: int
     found: tuple[Found, ...] = ()
+    apart: Apart | None = None
 
     @property
     def accused(self) -> tuple[Verdict, ...]:
@@ -161,7 +185,12 @@ class FleetJudgement:
         """Exit status: 1 if anything is bad, 3 if that cannot be told, else 0."""
         if self.accused:
             return 1
-        return 0 if self.is_comparable and not self.verdicts else 3
+        return 0 if self.is_decided and not self.verdicts else 3
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether what has no verdict is usual."""
+        return self.is_comparable and not (self.apart is not None and self.apart.is_open)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
