@@ -58,9 +58,7 @@ def test_copies_that_are_slower_with_peer_access_are_the_cause(direct: float, tm
 
 def test_the_copies_of_all_gpus_are_one_table() -> None:
     (shown,) = (
-        block
-        for block in show_blocks(show_rows(judged(LOGS / "nvbandwidth-h2d-slow.txt")))
-        if isinstance(block, Table)
+        block for block in show_blocks(show_rows(judged(LOGS / "nvbandwidth-h2d-slow.txt"))) if isinstance(block, Table)
     )
     assert [row[1].text for row in shown.rows] == ["0", "1", "2", "3"]
 

@@ -233,9 +233,7 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
 def _refuse_failed(failed: Sequence[tuple[Path, LogError]], logs: int) -> NoReturn:
     """Raises LogError that says which of several logs are of jobs that failed, how, and where to look first."""
     parts = 1 if len({path.name for path, _ in failed}) == len(failed) else 2
-    failures = [
-        ("/".join(path.parts[-parts:]), error.answer.removeprefix(f"{path.name}: "), error) for path, error in failed
-    ]
+    failures = [("/".join(path.parts[-parts:]), error.said, error) for path, error in failed]
     first, text, root = min(failures, key=lambda entry: (entry[2].follows, entry[2].code != "job-failed"))
     names_of = by_key((text, name) for name, text, _ in failures)
     shown = [("Log", f"{listed(names, _MOST_NAMED)}: {text}") for text, names in [*names_of.items()][:_MOST_NAMED]]

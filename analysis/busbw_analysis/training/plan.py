@@ -484,7 +484,9 @@ def scaling(
     """
     step, layout = planned.step, planned.step.layout
     one_replica = layout.tp * layout.pp * layout.cp
-    dp = next((degree for degree in divisors(layout.dp) if degree * layout.cp % (layout.shard or layout.ep) == 0), layout.dp)
+    dp = next(
+        (degree for degree in divisors(layout.dp) if degree * layout.cp % (layout.shard or layout.ep) == 0), layout.dp
+    )
     replicas = [dp << more for more in range((MOST_SCALED // (dp * one_replica)).bit_length())]
     weak = [(replace(layout, dp=dp), step.batch * dp // layout.dp) for dp in replicas]
     strong = [(layout, step.batch) for layout in _of_one_batch(step, replicas)]
