@@ -214,8 +214,10 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
     given = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
     if given and all(entry.source is SOURCES[0] for entry in inputs):
         options = ", ".join("--format" if name == "reader" else f"--{name}" for name in given)
-        message = f"{options}: only for logs of other tools; {inputs[0].path} is a busbw run, which records these facts"
-        raise UsageError(message)
+        log = inputs[0].read().stored.run.imported
+        why = "is a busbw run, which records these facts"
+        why = why if log is None else f"is stored: give them to busbw import, or here with the log ({log.file})"
+        raise UsageError(f"{options}: only for logs of other tools; {inputs[0].path} {why}")
     read: list[Summarised] = []
     failed: list[tuple[Path, LogError]] = []
     for entry in inputs:

@@ -247,7 +247,7 @@ def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:
 
 
 def _above(judgement: Judgement) -> list[tuple[Verdict, Peak]]:
-    """The verdicts on what exceeds its peak, with the peak: of the operations that were asked for, else of references."""
+    """The verdicts on what exceeds its peak, with the peak: of operations that were asked for, else of references."""
     peaks = {curve.series.key: curve.peak for curve in judgement.curves}
     above = [
         (verdict, peak)

@@ -459,7 +459,9 @@ def percent_of(share: float) -> str:
 
 DEFAULT_SETTINGS: Final[Mapping[str, Any]] = {
     **{name: getattr(Layout(), name) for name in Layout.__slots__ if name != "micro_batches"},
-    **{"micro_batch": 1, "gradients": None, "imbalance": 1},
+    "micro_batch": 1,
+    "gradients": None,
+    "imbalance": 1,
 }
 """The value of every setting of a layout that is not given, by key (None: it follows from others)."""
 
