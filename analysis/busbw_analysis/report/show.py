@@ -320,9 +320,9 @@ def _peaks(rows: Sequence[ShownRow]) -> str:
         if row.peak_share and row.peak and (rate := row.busbw or row.traffic or row.algbw)
     )
     peaks = []
-    for rate, names in sources.items():
+    for amount, names in sources.items():
         more = len(set(names)) - 1
-        peaks.append(f"{rate}, from {names[0]}" + (f", and {counted(more, 'other')} alike" if more else ""))
+        peaks.append(f"{amount}, from {names[0]}" + (f", and {counted(more, 'other')} alike" if more else ""))
     return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
 
 

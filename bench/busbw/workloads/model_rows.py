@@ -311,8 +311,8 @@ def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:
     plain = _plain(name)
     row = next((row for key, row in rows.items() if _plain(key) == plain), None)
     if row is None:
-        likely = nearest(name, rows)
-        if likely is not None and not {*re.findall(r"\d+", name)} <= {*re.findall(r"\d+", likely)}:
+        likely: str | None = nearest(name, rows)
+        if likely is not None and not set(re.findall(r"\d+", name)).issubset(re.findall(r"\d+", likely)):
             likely = None
         own = "; describe another, such as --model layers=32,hidden=4096" if what == "model" else ""
         raise UsageError(f"{what} {name!r} is unknown; {what_is_known(list(rows), likely)}{own}", code="model")
