@@ -143,7 +143,8 @@ class ClockError(BusbwError):
 class LogError(BusbwError):
     """The log of another tool contains no results, or those of several jobs; docs/logs.md lists the codes.
 
-    answer: the first sentence, and all where ``lines`` is empty
+    said: the first sentence, without ``log``, the name of the log before it (None: the sentence has it)
+    answer: both, and all where ``lines`` is empty
     lines: label and text of what follows, such as ``Why`` a job failed and what to ``Do``
     follows: whether it says of a job what usually follows from a failure of another rank
     """
@@ -151,9 +152,12 @@ class LogError(BusbwError):
     code = "not-a-log"
     follows = False
 
-    def __init__(self, answer: str, lines: Iterable[tuple[str, str]] = (), *, code: str | None = None) -> None:
-        self.answer, self.lines = answer, tuple(lines)
-        super().__init__(". ".join([answer, *map(": ".join, self.lines)]), code=code)
+    def __init__(
+        self, said: str, lines: Iterable[tuple[str, str]] = (), *, code: str | None = None, log: str | None = None
+    ) -> None:
+        self.said, self.log, self.lines = said, log, tuple(lines)
+        self.answer = said if log is None else f"{log}: {said}"
+        super().__init__(". ".join([self.answer, *map(": ".join, self.lines)]), code=code)
 
 
 class AnalysisError(BusbwError):

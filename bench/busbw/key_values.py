@@ -46,7 +46,7 @@ def read_key_values(
     for part in text.split(",") if text.strip() else ():
         key, equals, value = part.strip().partition("=")
         name = key.strip().replace("-", "_")
-        if not equals and name in keys and keys[name].read in {yes_or_no, yes}:
+        if not equals and name in keys and keys[name].read is yes_or_no:
             equals, value = "=", "yes"
         if not equals or name not in keys or name in values:
             likely = nearest(name, keys)
@@ -96,8 +96,3 @@ def choice(allowed: Collection[str]) -> Callable[[str], str]:
 def yes_or_no(text: str) -> bool:
     """``yes`` or ``no``."""
     return choice(("yes", "no"))(text) == "yes"
-
-
-def yes(text: str) -> bool:
-    """``yes`` alone, for what cannot be otherwise."""
-    return choice(("yes",))(text) == "yes"

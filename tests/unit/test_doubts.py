@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from exhaustive import trials
 from hypothesis import given, settings
@@ -137,6 +138,22 @@ def test_sockets_that_one_operation_exceeds_by_far_judge_no_other(ranks_at_once:
     assert {verdict.doubt for verdict in verdicts.values()} == ({"exceeded"} if beaten else {None})
     assert {verdict.status for verdict in verdicts.values()} == ({"undecided"} if beaten else {"as expected"})
     assert verdicts["all_gather"].peak_doubted is False
+
+
+@pytest.mark.parametrize("asked", [("send_recv", "all_gather"), ("all_gather",)])
+def test_a_peak_is_exceeded_by_what_was_asked_before_references(asked: tuple[str, ...]) -> None:
+    by_op = {
+        "tcp_stream": (Piece(0.0, 1e-9),),
+        "send_recv": (Piece(0.0, 1e-9 / 2),),
+        "all_gather": (Piece(0.0, 0.75e-9 / 1.5),),
+    }
+    stored = synthetic_run([case(op, 64 * MIB) for op in by_op], World(by_op=by_op, sample_noise=0.0), launches=6)
+    sweeps = [{"ops": [op], "baseline": op not in asked} for op in by_op]
+    judgement = judged(replace(stored, run=msgspec.structs.replace(stored.run, plan={"sweep": sweeps})))
+    (cause,) = (cause for cause in answer_of(judgement).causes if cause.code == "above-peak")
+    assert ("send_recv" in cause.text) == ("send_recv" in asked)
+    assert ("200 %" in cause.text) == ("send_recv" in asked)
+    assert ("150 %" in cause.text) != ("send_recv" in asked)
 
 
 def test_a_disturbed_peak_calls_nothing_as_expected() -> None:

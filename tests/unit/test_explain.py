@@ -69,6 +69,9 @@ def test_every_code_of_a_finding_is_explained(code: str) -> None:
         ("skew", {"Skew", "skew>10%"}),
         ("algbw", {"algbw"}),
         ("of peak", {"Of peak"}),
+        ("not checked", {"not-checked"}),  # as tables have it
+        ("bubbles", {"bubble"}),
+        ("large", {"large"}),
     ],
 )
 def test_a_whole_word_is_meant_before_longer_ones_that_begin_with_it(word: str, headings: set[str]) -> None:

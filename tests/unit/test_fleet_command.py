@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, cycle, permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -426,13 +426,39 @@ def test_pairs_of_two_rates_are_not_called_equal() -> None:
 
 
 def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:
-    paths = []
-    for place, (first, second) in enumerate(permutations(HOSTS[:4], 2)):
-        path = tmp_path / f"{first}_{second}.txt"
-        rate = 10_000 / (1, 20, 6, 18, 1, 4, 1, 15, 4, 1, 9, 3)[place]
-        path.write_text(f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {rate:.2f}\n")
-        paths.append(str(path))
-    assert json.loads(invoke(*paths, "--json").stdout)["verdicts"] == []
+    document = of_pairs(tmp_path, dict(zip(DIRECTED, (1, 20, 6, 18, 1, 4, 1, 15, 4, 1, 9, 3), strict=True)))
+    assert (document["verdicts"], document["exit_code"]) == ([], 3), "and clear none"
+
+
+DIRECTED = list(permutations(HOSTS[:4], 2))
+
+
+def of_pairs(folder: Path, slowdowns: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    """What is said of one log of OSU for every pair."""
+    for (first, second), slowdown in slowdowns.items():
+        text = f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {10_000 / slowdown:.2f}\n"
+        (folder / f"{first}_{second}.txt").write_text(text)
+    document: dict[str, Any] = json.loads(invoke(str(folder), "--json").stdout)
+    return document
+
+
+@pytest.mark.parametrize(("slowdown", "code"), [(1.0, 0), (1.1, 0), (1.2, 3), (1.3, 3), (3.0, 3)])
+def test_a_node_of_few_pairs_that_is_a_fifth_slower_may_be_slow(tmp_path: Path, slowdown: float, code: int) -> None:
+    pairs = list(combinations(HOSTS[:4], 2))
+    document = of_pairs(tmp_path, {pair: slowdown if HOSTS[2] in pair else 1.0 for pair in pairs})
+    assert document["exit_code"] == code
+    assert [verdict["nodes"] for verdict in document["verdicts"]] == ([[HOSTS[2]]] if code else [])
+
+
+@pytest.mark.parametrize(("slowdowns", "code"), [((1, 1.16, 1.32, 1.5), 3), ((1, 1.02, 1.04, 1.06), 0)])
+def test_pairs_of_more_than_two_rates_are_decided_only_where_all_are_alike(
+    tmp_path: Path, slowdowns: Sequence[float], code: int
+) -> None:
+    document = of_pairs(tmp_path, dict(zip(DIRECTED, cycle(slowdowns), strict=False)))
+    assert (document["verdicts"], document["exit_code"]) == ([], code)
+    assert ("1.50×" in document["message"]) == (code == 3)
+    (node, *_) = map(json.loads, invoke(str(tmp_path), "--json-lines").stdout.splitlines())
+    assert node["healthy"] is (None if code else True)
 
 
 @pytest.mark.parametrize(

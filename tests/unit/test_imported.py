@@ -259,6 +259,14 @@ def test_every_command_takes_a_log(log: Path, tmp_path: Path) -> None:
         assert (arguments[0], status) == (arguments[0], 0), told
 
 
+def test_hints_on_a_log_lead_on(log: Path, tmp_path: Path) -> None:
+    status, output = run("compare", str(log))
+    assert (status, "--by" in output) == (2, False), "a log has no launches that form pairs"
+    run("import", str(log), "--results-dir", str(tmp_path / "runs"))
+    status, output = run("show", "latest", "--nics", "8x400Gb/s", "--results-dir", str(tmp_path / "runs"))
+    assert (status, "busbw import" in output) == (2, True), "a stored log does not take facts any more"
+
+
 def test_standard_input_is_a_log(log: Path) -> None:
     status, told = run("show", "-", "--json", text=log.read_text(encoding="utf-8"))
     assert status == 0

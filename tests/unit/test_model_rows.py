@@ -176,7 +176,7 @@ def test_a_model_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert refused.value.code == "model"
 
 
-@pytest.mark.parametrize(("name", "meant"), [("Lama 3 8B", True), ("Llama 2 7B", False)])
+@pytest.mark.parametrize(("name", "meant"), [("Lama 3 8B", True), ("Llama 8B", True), ("Llama 2 7B", False)])
 def test_a_name_with_other_numbers_is_another_model(name: str, meant: bool) -> None:  # noqa: FBT001
     with pytest.raises(UsageError) as refused:
         named(models(), name)

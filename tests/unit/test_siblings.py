@@ -22,6 +22,8 @@ from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.diagnosis.verdicts import summed_on_the_way
 from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report.document import Table
+from busbw_analysis.report.show import show_blocks, show_rows
 
 CODES = {*CONTRASTS, "slow-host", "slow-rank", "slow-pair"}
 NICS = LogFacts.stated({"hosts": 2, "nics": "8x200Gb/s"}, catalogue())
@@ -52,6 +54,13 @@ def test_copies_that_are_slower_with_peer_access_are_the_cause(direct: float, tm
     judgement = judged(written(tmp_path, "log", text))
     assert ([finding.code for finding in contrasts(judgement)] == ["slow-peers"]) == named
     assert not named or "9.9 GB/s" in answer_of(judgement).cause
+
+
+def test_the_copies_of_all_gpus_are_one_table() -> None:
+    (shown,) = (
+        block for block in show_blocks(show_rows(judged(LOGS / "nvbandwidth-h2d-slow.txt"))) if isinstance(block, Table)
+    )
+    assert [row[1].text for row in shown.rows] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(

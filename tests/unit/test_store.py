@@ -479,7 +479,7 @@ def test_a_folder_of_runs_given_as_a_run_names_the_option_for_it(tmp_path: Path)
         store.find(tmp_path / "results", str(tmp_path / "mine"))
     assert f"--results-dir {tmp_path / 'mine'}" in str(caught.value)
     (tmp_path / "empty").mkdir()
-    for selector, words in (("empty", "neither a run, which has a run.json"), ("absent", "not found")):
+    for selector, words in (("empty", "an empty folder"), ("absent", "not found")):
         with pytest.raises(UsageError, match=words) as refused:
             store.find(tmp_path / "results", str(tmp_path / selector))
         assert refused.value.code == "no-such-run"

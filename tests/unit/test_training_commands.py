@@ -31,10 +31,9 @@ from busbw_analysis.models.networks import parse_network
 from busbw_analysis.node.slice import Node
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.kernels import Speed
-from busbw_analysis.training.layout import Layout, Step, layout_text
+from busbw_analysis.training.layout import DEFAULT_SETTINGS, Layout, Step, layout_text
 from busbw_analysis.training.limits import Constants
 from busbw_analysis.training.memory import Room, memory, memory_headline
-from busbw_analysis.training.plan import FIXED
 from busbw_analysis.training.prices import Described, Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.step_time import Machine, step_time
@@ -208,7 +207,8 @@ def test_every_setting_of_a_layout_and_the_limits_is_a_key() -> None:
     """Only measured steps keep inputs or split by columns alone; --batch and micro-batch give the micro-batches."""
     derived = {"micro_batches", "keep_inputs", "columns"}
     assert set(LAYOUT_KEYS) == {*Layout.__slots__} - derived | {"micro_batch", "gradients", "imbalance"}
-    assert set(FIXED) <= set(PLAN_KEYS) <= set(LAYOUT_KEYS)
+    assert set(PLAN_KEYS) == set(LAYOUT_KEYS), "what a command prints, the others take"
+    assert LAYOUT_KEYS.keys() | {"keep_inputs", "columns"} == DEFAULT_SETTINGS.keys()
     assert set(MODEL_KEYS) < {*model_rows.Model.__struct_fields__} - {"name", "sequence", "batch"}
     assert set(CONSTANTS) == {*Constants.__slots__}
 
@@ -234,6 +234,42 @@ def test_a_layout_is_printed_as_the_option_takes_it(
     step, _ = step_of(models()["Llama 3 8B"], layout_settings(given_text, LAYOUT_KEYS), 16, 64)
     again, _ = step_of(models()["Llama 3 8B"], layout_settings(layout_text(step), LAYOUT_KEYS), 16, 64)
     assert again == step
+
+
+MOE = "plan --model 'Mixtral 8x7B' --gpus 64 --network '4X NDR' --layout"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "sync=every",
+        "zero=2,sync=last",
+        "shard=4",
+        "reshard=no,zero=3",
+        "scatter-gather,sequence-parallel=no",
+        "imbalance=1.5,ep=4",
+        "uneven=no",
+        "recompute=none",
+        "recompute=full,recompute-layers=1",
+        "hide-experts",
+        "zero-bubble",
+        "gradients=bfloat16",
+    ],
+)
+def test_a_plan_takes_every_setting_and_prints_what_others_take(settings: str) -> None:
+    found = asked(f"{MOE} {settings} --top 3")["layouts"]
+    assert found
+    given = layout_settings(settings, PLAN_KEYS)
+    for planned in found:
+        step, _ = step_of(models()["Mixtral 8x7B"], layout_settings(planned["layout_option"], LAYOUT_KEYS), 1024, 4096)
+        assert step.layout.gpus == 64
+        for name, value in given.items():
+            assert getattr(step if name in {"gradients", "imbalance"} else step.layout, name) == value
+        assert asked(f"{MOE} '{planned['layout_option']}' --top 1")["layouts"][0]["seconds"] <= planned["seconds"]
+
+
+def test_settings_that_no_layout_can_have_are_named() -> None:
+    assert refused(f"{MOE} zero-bubble,pp=1").code == "layout"
 
 
 def test_a_layout_that_fits_is_printed_as_an_option() -> None:

@@ -304,8 +304,7 @@ def wanted(model: Model = TOY, gpus: int = 8, **more: Any) -> plans.Wanted:  # n
             "gpus": gpus,
             "batch": 16,
             "sequence": 16,
-            "like": Layout(),
-            "fixed": {},
+            "settings": {},
             "of_sequence": 1,
             **more,
         }
@@ -348,15 +347,15 @@ def test_the_plan_is_what_a_search_through_everything_finds(model: Model, room: 
 def test_zero_is_tried_as_the_optimizer_takes_time_too() -> None:
     on = machine(Described(RATES), speed=Speed(1e9, 1e3))
     for replicas, zero in ((1, 0), (4, 1)):
-        (one,) = plans.plan(wanted(gpus=replicas * 2, fixed={"dp": replicas, "tp": 2, "pp": 1, "cp": 1}), on).layouts
+        (one,) = plans.plan(wanted(gpus=replicas * 2, settings={"dp": replicas, "tp": 2, "pp": 1, "cp": 1}), on).layouts
         assert one.step.layout.zero == zero
 
 
 @pytest.mark.parametrize(("per_host", "words"), [(4, ("between", "inside")), (3, ())])
 def test_a_plan_limits_nodes_of_a_token_where_hosts_have_whole_groups(per_host: int, words: tuple[str, ...]) -> None:
     model = msgspec.structs.replace(MIXED, nodes_per_token=1)
-    fixed = {"dp": 8, "ep": 8, "tp": 1}
-    (one,) = plans.plan(wanted(model, fixed=fixed), machine(Described(RATES), per_host=per_host)).layouts
+    settings = {"dp": 8, "ep": 8, "tp": 1}
+    (one,) = plans.plan(wanted(model, settings=settings), machine(Described(RATES), per_host=per_host)).layouts
     rows = [each for each in traffic(one.step) if each.dimension == "ep"]
     assert rows
     assert {each.what.split()[1] for each in rows if " " in each.what} == set(words)
@@ -368,7 +367,7 @@ def key_of(one: plans.Planned) -> tuple[int, ...]:
 
 
 def test_a_plan_says_what_it_rests_on() -> None:
-    found = plans.plan(wanted(fixed={"dp": 2, "tp": 4}), machine(Fixed(1e-4), overlap=0.0)).layouts[0]
+    found = plans.plan(wanted(settings={"dp": 2, "tp": 4}), machine(Fixed(1e-4), overlap=0.0)).layouts[0]
     calls = sum(row.messages for row in traffic(found.step)) * 1e-4
     assert found.ends(machine(Fixed(1e-4), overlap=0.0)) == pytest.approx(
         (found.time.total, found.time.total + 2 * calls)
@@ -409,7 +408,7 @@ def test_latency_that_was_not_described_is_not_judged(delays: tuple[float, float
 
 def test_scaling_keeps_the_batch_of_a_rank_or_of_all() -> None:
     on = machine(Described(RATES), overlap=0.0)
-    one = plans.plan(wanted(fixed={"dp": 4, "tp": 2, "micro_batch": 1}), on).layouts[0]
+    one = plans.plan(wanted(settings={"dp": 4, "tp": 2, "micro_batch": 1}), on).layouts[0]
     weak, strong = plans.scaling(one, on)
     assert [gpus for gpus, _ in weak.points] == [2 << power for power in range(16)]
     assert [gpus for gpus, _ in strong.points] == [2, 4, 8, 16, 32, 64, 128, 256], "replicas up to 16, then cp up to 8"
@@ -423,7 +422,7 @@ def test_scaling_keeps_the_batch_of_a_rank_or_of_all() -> None:
 
 def test_scaling_leaves_out_what_does_not_fit() -> None:
     on = machine(Described(RATES))
-    one = plans.plan(wanted(fixed={"dp": 8, "zero": 3, "micro_batch": 1}), on).layouts[0]
+    one = plans.plan(wanted(settings={"dp": 8, "zero": 3, "micro_batch": 1}), on).layouts[0]
     weak, strong = plans.scaling(one, on, one.memory.total)
     assert [gpus for gpus, _ in weak.points] == [8 << power for power in range(14)]
     assert [gpus for gpus, _ in strong.points] == [8, 16, 32, 64, 128, 256]

@@ -19,16 +19,23 @@ def meanings(words: str) -> dict[str, str]:
     """The terms that begin with ``words`` and their meanings: the term of these words and the flags that begin with
     them, else those that have them as whole words, if any do.
 
-    Terms of one meaning are one entry, the shortest first; without ``words`` the flags are meant.
+    Terms of one meaning are one entry, the shortest first; without ``words`` the flags are meant. Dashes are spaces,
+    and a plural is its term.
     """
-    given = words.lower()
+    given = _plain(words)
     names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
-    begun = {name: text for name, text in names.items() if name.lower().startswith(given)}
+    if not any(_plain(name).startswith(given) for name in names):
+        given = given.removesuffix("s")
+    begun = {name: text for name, text in names.items() if _plain(name).startswith(given)}
     whole = {name: text for name, text in begun.items() if given and not _WORD.match(name, len(given))}
-    exact = {name: text for name, text in whole.items() if name.lower() == given or name in FLAGS}
+    exact = {name: text for name, text in whole.items() if _plain(name) == given or name in FLAGS}
     matching = exact or whole or begun
     terms = grouped(sorted(matching, key=len) if given else matching, matching.__getitem__)
     return {", ".join(names): text for text, names in terms.items()}
+
+
+def _plain(term: str) -> str:
+    return term.lower().replace("-", " ")
 
 
 @click.command()

@@ -29,12 +29,13 @@ from busbw_analysis.fleet.search import Options
 from busbw_analysis.fleet.topology import read_topology
 from busbw_analysis.fleet.verdicts import FleetJudgement
 from busbw_analysis.report.to_terminal import render
+from busbw_analysis.training.layout import DEFAULT_SETTINGS
 from busbw_analysis.training.machine import GivenNetwork, machine_of
 
 _SUITE: Final = "fleet"
 
 
-@click.command(cls=options.WithKeys, keys={"--layout": inputs.LAYOUT_KEYS})
+@click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=options.names_of_runs)
 @click.option("--backend", help="Without RUN: communication library.  [default: gloo]")
 @click.option("--ranks", type=click.IntRange(LEAST_NODES), help="Without RUN or a launcher: number of local ranks.")
@@ -46,7 +47,11 @@ _SUITE: Final = "fleet"
 @click.option("--topology", type=FILE, help="topology.conf, or lines of a node and its switch.  [default: Slurm's]")
 @click.option("--within", default="15%", show_default=True, help="A rate lower by less counts as equal.")
 @inputs.model_option()
-@inputs.layout_option(inputs.LAYOUT_KEYS, "With --model and --network: what a training step in this layout loses")
+@inputs.layout_option(
+    inputs.LAYOUT_KEYS,
+    "With --model and --network: what a training step in this layout loses",
+    "busbw training memory --help lists keys",
+)
 @inputs.network_option()
 @click.option("--json-lines", is_flag=True, help="Print one line of JSON per node, for controllers.")
 @results_dir_option
@@ -152,8 +157,8 @@ def _priced(
             "--model says what a training step loses; give --network too, such as '4X NDR'", code="network"
         )
     # The cost is a share of a step, so the nearest batch that the layout divides is as good.
-    pipeline = settings.get("pp", 1) if settings.get("vpp", 1) > 1 else 1
-    pieces = settings.get("dp", 1) * settings.get("micro_batch", 1) * pipeline
+    layout = {**DEFAULT_SETTINGS, **settings}
+    pieces = layout["dp"] * layout["micro_batch"] * (layout["pp"] if layout["vpp"] > 1 else 1)
     step, _ = inputs.step_of(model, settings, max(1, round(model.batch / pieces)) * pieces, model.sequence)
     machine = machine_of(model.dtype, step.layout.gpus, None, network=network).machine
     return lambda judgement: cost_of(judgement, step, machine)

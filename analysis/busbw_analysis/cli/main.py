@@ -233,7 +233,9 @@ def _both(first: str, second: str | None, results_dir: Path) -> list[list[str]]:
     names = _several(first)
     for run in names:
         find(results_dir, run)
-    varied = settings_varied(case for run in options.read_runs(results_dir, names) for case in run.stored.run.cases)
+    stored = [run.stored.run for run in options.read_runs(results_dir, names)]
+    # Logs have no launches that form pairs.
+    varied = settings_varied(case for run in stored if run.imported is None for case in run.cases)
     within = f", or the {listed(varied)} within {first} (busbw compare {first} --by {varied[0]})" if varied else ""
     raise UsageError(
         f"B is missing: compare two runs (busbw compare {first} B; busbw list runs lists the stored runs){within}"

@@ -36,7 +36,7 @@ from busbw_analysis.training import plan as plans
 from busbw_analysis.training import plan_report as pages
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.calibration import calibrate, factors_in_words, steps_in_words
-from busbw_analysis.training.layout import Layout, Step, layout_text
+from busbw_analysis.training.layout import Step, layout_text
 from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
@@ -439,7 +439,11 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
 @training.command("plan", cls=options.WithKeys, keys={"--layout": inputs.PLAN_KEYS})
 @inputs.model_option()
 @click.option("--gpus", type=inputs.MANY, help="Number of GPUs.  [default: as in the log of --from]")
-@inputs.layout_option(inputs.PLAN_KEYS, "Only layouts with these settings, such as tp=8,zero=1")
+@inputs.layout_option(
+    inputs.PLAN_KEYS,
+    "Only layouts with these settings, such as tp=8,zero=1",
+    "keys below; others are searched or chosen, not, as in other commands, 1 and no",
+)
 @inputs.batch_option
 @inputs.sequence_option
 @inputs.machine_options
@@ -492,9 +496,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         gpus=gpus,
         batch=batch or (steps[0][0].batch if steps else row.batch),
         sequence=seq or (steps[0][0].sequence if steps else row.sequence),
-        like=Layout(**{name: settings[name] for name in plans.LIKE if name in settings}),
-        fixed={name: settings[name] for name in plans.FIXED if name in settings},
-        sequence_parallel=settings.get("sequence_parallel", True),
+        settings=settings,
         room=on.room,
         kernels=kernels,
         gradients=gradients,

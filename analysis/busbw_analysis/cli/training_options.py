@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from busbw.errors import LogError, UsageError
-from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes, yes_or_no
+from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes_or_no
 from busbw.ops import limits
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
@@ -29,6 +29,7 @@ from busbw_analysis.models.networks import NETWORKS, kind_of_network, parse_netw
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
+    DEFAULT_SETTINGS,
     MOST_GPUS,
     Layout,
     Recompute,
@@ -36,6 +37,7 @@ from busbw_analysis.training.layout import (
     Sync,
     default_gradients,
     divisors,
+    setting_text,
 )
 from busbw_analysis.training.logged import Logged, logged
 from busbw_analysis.training.machine import Cards, GivenNetwork, Share
@@ -150,44 +152,54 @@ def _build_model(keys: Mapping[str, Any]) -> Model:
     )
 
 
-LAYOUT_KEYS: Final[dict[str, Key]] = {
-    "dp": Key(whole(1), "Ranks that divide the batch: replicas.", "1"),
-    "tp": Key(whole(1), "Ranks that divide each layer.", "1"),
-    "pp": Key(whole(1), "Ranks that divide the layers: pipeline stages.", "1"),
-    "cp": Key(whole(1), "Ranks that divide each sequence.", "1"),
-    "ep": Key(whole(1), "Ranks of dp · cp that divide the experts.", "1"),
+_KEYS_OF_LAYOUT: Final = {
+    "dp": Key(whole(1), "Ranks that divide the batch: replicas."),
+    "tp": Key(whole(1), "Ranks that divide each layer."),
+    "pp": Key(whole(1), "Ranks that divide the layers: pipeline stages."),
+    "cp": Key(whole(1), "Ranks that divide each sequence."),
+    "ep": Key(whole(1), "Ranks of dp · cp that divide the experts."),
     "zero": Key(whole(0, 3), "dp ranks divide 1: optimizer states, 2: and gradients, 3: and weights.", "0, nothing"),
     "shard": Key(whole(1), "With zero=3: only groups of this many ranks divide (HSDP).", "dp · cp"),
-    "micro_batch": Key(whole(1), "Sequences in a micro-batch.", "1"),
-    "vpp": Key(whole(1), "Parts of the model per pipeline stage: virtual stages.", "1"),
-    "uneven": Key(yes_or_no, "Stages may differ by one layer, of which the first and last have fewer.", "no"),
-    "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b.", "1f1b"),
-    "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.", "no"),
-    "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage.", "no"),
-    "recompute": Key(choice(get_args(Recompute)), "Recomputed activations: none, selective, full.", "none"),
+    "micro_batch": Key(whole(1), "Sequences in a micro-batch."),
+    "vpp": Key(whole(1), "Parts of the model per pipeline stage: virtual stages."),
+    "uneven": Key(yes_or_no, "Stages may differ by one layer, of which the first and last have fewer."),
+    "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b."),
+    "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too."),
+    "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage."),
+    "recompute": Key(choice(get_args(Recompute)), "Recomputed activations: none, selective, full."),
     "recompute_layers": Key(whole(1), "With recompute=full: only of so many layers of each stage.", "all"),
-    "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.", "ring"),
+    "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses."),
     "sync": Key(choice(get_args(Sync)), "Gradients are reduced in: every or last micro-batch.", "last, zero=3: every"),
-    "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.", "yes"),
-    "fp8": Key(yes_or_no, "Products of layers, and tokens on their way to experts, in float8.", "no"),
-    "hide_experts": Key(yes_or_no, "Traffic of experts can overlap with computation.", "no"),
-    "zero_bubble": Key(yes_or_no, "Gradients of weights fill the pipeline's bubble.", "no"),
+    "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once."),
+    "fp8": Key(yes_or_no, "Products of layers, and tokens on their way to experts, in float8."),
+    "hide_experts": Key(yes_or_no, "Traffic of experts can overlap with computation."),
+    "zero_bubble": Key(yes_or_no, "Gradients of weights fill the pipeline's bubble."),
     "gradients": Key(
         choice(tuple(DTYPE_BYTES)), "Type of gradients, such as bfloat16.", "float32, or as wider weights"
     ),
     "imbalance": Key(number, "Load of the busiest experts over the mean.", "1"),
 }
-_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "vpp")
-_FOR_ALL: Final = ("recompute_layers", "schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")
-PLAN_KEYS: Final[dict[str, Key]] = {
-    **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
-    "cp": replace(LAYOUT_KEYS["cp"], default=f"searched; below {OF_SEQUENCE} tokens a rank if little else computes"),
-    "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
-    "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
-    **{name: LAYOUT_KEYS[name] for name in _FOR_ALL},
-    "uneven": replace(LAYOUT_KEYS["uneven"], read=yes, default="yes"),
+LAYOUT_KEYS: Final[dict[str, Key]] = {
+    name: key if key.default else replace(key, default=setting_text(value))
+    for name, key in _KEYS_OF_LAYOUT.items()
+    for value in (DEFAULT_SETTINGS[name],)
 }
-"""Settings that a plan can be given; it derives all others."""
+_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "vpp")
+PLAN_KEYS: Final[dict[str, Key]] = {
+    **LAYOUT_KEYS,
+    **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
+    **{
+        name: replace(LAYOUT_KEYS[name], default=default)
+        for name, default in {
+            "cp": f"searched; below {OF_SEQUENCE} tokens a rank if little else computes",
+            "sequence_parallel": "yes where possible",
+            "recompute": "none, or where memory needs it selective, then full",
+            "uneven": "where parts do not divide the layers",
+            "sync": "last, zero=2 and 3: every",
+        }.items()
+    },
+}
+"""The same keys; a plan chooses the values that are not given."""
 
 MANY: Final = click.IntRange(1, MOST_GPUS)
 batch_option = click.option("--batch", type=MANY, help="Sequences per step.  [default: the model's]")
@@ -202,15 +214,18 @@ def per_host_option(words: str) -> Option:
     return click.option("--ranks-per-host", type=MANY, help=f"GPUs per node{words}")
 
 
-def layout_option(keys: Mapping[str, Key], words: str) -> Option:
-    """``--layout``; the command receives the given values by key, as ``settings``."""
+def layout_option(keys: Mapping[str, Key], words: str, listed: str = "keys below") -> Option:
+    """``--layout``; the command receives the given values by key, as ``settings``.
+
+    listed: where help has the keys.
+    """
     return click.option(
         "--layout",
         "settings",
         metavar="KEY=VALUE,…",
         default="",
         callback=parsed(lambda text: layout_settings(text, keys)),
-        help=f"{words} (keys below), or a TOML file of them, or FILE.toml,KEY=VALUE,…",
+        help=f"{words} ({listed}), or a TOML file of them, or FILE.toml,KEY=VALUE,…",
     )
 
 
@@ -225,11 +240,10 @@ def layout_settings(text: str, keys: Mapping[str, Key]) -> dict[str, Any]:
 def _read_keys(path: Path) -> str:
     """The keys of a TOML file as a list of KEY=VALUE."""
     rows = limits.read_toml(limits.read_text(path, limits.MOST_TOML_BYTES), str(path))
-    texts = {True: "yes", False: "no"}
     for key, value in rows.items():
         if not isinstance(value, bool | int | float | str):
             raise UsageError(f"{path}, key {key!r}: expected a number, a word, true or false", code="layout")
-    return ",".join(f"{key}={texts[value] if isinstance(value, bool) else value}" for key, value in rows.items())
+    return ",".join(f"{key}={setting_text(value)}" for key, value in rows.items())
 
 
 def step_option(command: Command) -> Command:
@@ -260,11 +274,12 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
 
     Raises UsageError for what does not fit the model.
     """
-    of_layout = {name: value for name, value in settings.items() if name not in {"gradients", "imbalance"}}
+    of_layout = {**DEFAULT_SETTINGS, **settings}
     gradients, assumed = gradients_of(model, settings)
     if "micro_batch" not in settings:
         assumed["micro_batch"] = f"1 sequence, {AS_FRAMEWORKS}"
-    replicas, sequences = of_layout.get("dp", 1), of_layout.pop("micro_batch", 1)
+    sequences, imbalance, _ = (of_layout.pop(name) for name in ("micro_batch", "imbalance", "gradients"))
+    replicas = of_layout["dp"]
     micro_batches, left = divmod(batch, replicas * sequences)
     if left:
         several = f"a multiple of {replicas * sequences} sequences"
@@ -276,7 +291,7 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
             code="divides",
         )
     layout = Layout(**of_layout, micro_batches=micro_batches)
-    return Step(model, layout, batch, sequence, gradients, settings.get("imbalance", 1.0)), assumed
+    return Step(model, layout, batch, sequence, gradients, imbalance), assumed
 
 
 def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[Step, float]:

@@ -99,7 +99,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
         return _whole(_with_op_of_others(log), digest, modified, facts, path)
     except LogError as error:
         seen = [("Also", f"{note.text} (line {note.line})") for note in log.notes if note.code in EVIDENCE]
-        raise LogError(error.answer, [*error.lines, *seen], code=error.code) from None
+        raise LogError(error.said, [*error.lines, *seen], code=error.code, log=error.log) from None
 
 
 def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:

@@ -214,8 +214,10 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
     given = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
     if given and all(entry.source is SOURCES[0] for entry in inputs):
         options = ", ".join("--format" if name == "reader" else f"--{name}" for name in given)
-        message = f"{options}: only for logs of other tools; {inputs[0].path} is a busbw run, which records these facts"
-        raise UsageError(message)
+        log = inputs[0].read().stored.run.imported
+        why = "is a busbw run, which records these facts"
+        why = why if log is None else f"is stored: give them to busbw import, or here with the log ({log.file})"
+        raise UsageError(f"{options}: only for logs of other tools; {inputs[0].path} {why}")
     read: list[Summarised] = []
     failed: list[tuple[Path, LogError]] = []
     for entry in inputs:
@@ -233,9 +235,7 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
 def _refuse_failed(failed: Sequence[tuple[Path, LogError]], logs: int) -> NoReturn:
     """Raises LogError that says which of several logs are of jobs that failed, how, and where to look first."""
     parts = 1 if len({path.name for path, _ in failed}) == len(failed) else 2
-    failures = [
-        ("/".join(path.parts[-parts:]), error.answer.removeprefix(f"{path.name}: "), error) for path, error in failed
-    ]
+    failures = [("/".join(path.parts[-parts:]), error.said, error) for path, error in failed]
     first, text, root = min(failures, key=lambda entry: (entry[2].follows, entry[2].code != "job-failed"))
     names_of = by_key((text, name) for name, text, _ in failures)
     shown = [("Log", f"{listed(names, _MOST_NAMED)}: {text}") for text, names in [*names_of.items()][:_MOST_NAMED]]

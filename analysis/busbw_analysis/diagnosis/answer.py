@@ -117,9 +117,8 @@ class Answer:
 
     @property
     def answer(self) -> str:
-        """Headline, bands and the lines of the slices as one text; what is not judged has its numbers first."""
-        judged = [f"{label}: {text}" for label, text in self._judged]
-        return " ".join([*judged, self.headline] if self.status == "not judged" else [self.headline, *judged])
+        """Headline, bands and the lines of the slices as one text."""
+        return " ".join([self.headline, *(f"{label}: {text}" for label, text in self._judged)])
 
     @property
     def _judged(self) -> Iterator[tuple[str, str]]:

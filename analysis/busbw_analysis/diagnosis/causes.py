@@ -233,22 +233,28 @@ def _above_peak(judgement: Judgement) -> str:
     if highest is None:
         return ""
     verdict, peak = highest
-    ops = dict.fromkeys(doubted.op for doubted in judgement.verdicts if doubted.peak_doubted)
+    others = [op for op in dict.fromkeys(doubted.op for doubted, _ in _above(judgement)) if op != verdict.op]
     points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
     rates = [point.busbw for point in points if point.busbw is not None]
     share = share_of_peak(f"the {peak.allowance}", max(rates) / peak.busbw if rates and peak.busbw else 0.0)
-    return f"{DOUBTS['exceeded']}: {', '.join(ops)} reached up to {share}, because {why_above(verdict.op, peak)}"
+    text = f"{DOUBTS['exceeded']}: {verdict.op} reached up to {share}, because {why_above(verdict.op, peak)}"
+    return f"{text}; above their peaks, too: {', '.join(others)}" if others else text
 
 
 def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:
     """The verdict with the highest share of a peak that it exceeds, and this peak."""
+    return max(_above(judgement), key=lambda entry: entry[0].peak_share or 0.0, default=None)
+
+
+def _above(judgement: Judgement) -> list[tuple[Verdict, Peak]]:
+    """The verdicts on what exceeds its peak, with the peak: of operations that were asked for, else of references."""
     peaks = {curve.series.key: curve.peak for curve in judgement.curves}
-    above = (
+    above = [
         (verdict, peak)
         for verdict in judgement.verdicts
         if verdict.peak_doubted and isinstance(peak := peaks.get(verdict.key), Peak)
-    )
-    return max(above, key=lambda entry: entry[0].peak_share or 0.0, default=None)
+    ]
+    return [entry for entry in above if entry[0].op in judgement.asked] or above
 
 
 def _other_peak(judgement: Judgement) -> str:

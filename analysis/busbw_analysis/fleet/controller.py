@@ -24,7 +24,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
 from busbw_analysis.fleet.topology import Path_
-from busbw_analysis.fleet.verdicts import Device, FleetJudgement, judge, of_two_rates
+from busbw_analysis.fleet.verdicts import Device, FleetJudgement, judge, without_usual
 
 Members = tuple[tuple[int, ...], ...]
 """The ranks of each node."""
@@ -308,7 +308,7 @@ def _of_pairs(
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
     if not judgement.verdicts and not fleet.switches:
-        judgement = replace(judgement, verdicts=tuple(of_two_rates(rounds, cases)))
+        judgement = without_usual(judgement, rounds, cases, options.within)
     return Judged(judgement, cases, in_rounds=False)
 
 

@@ -18,7 +18,7 @@ from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import Evidence, FleetJudgement, Found, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import Apart, Evidence, FleetJudgement, Found, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -58,8 +58,21 @@ def headline(judged: Judged, options: Options) -> str:
         return _too_few(judged)
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
+    if judgement.apart is not None:
+        return f"{_apart(judged, judgement.apart)} ({many})"
     suspects = f"; {counted(judgement.tests, 'suspect')}, normal when measured again" if judgement.tests else ""
     return f"no rate is found {_lower_rate(options):.0%} or more below that of others: {many}{suspects}"
+
+
+def _apart(judged: Judged, apart: Apart) -> str:
+    """What was compared, and what the times of pairs say without a verdict."""
+    pair = "–".join(judged.judgement.fleet.names[node] for node in apart.slowest)
+    times = f"{format_time(1e9 * apart.shortest)} to {format_time(1e9 * apart.longest)}"
+    compared = f"{_case(judged, apart.case)} takes {times} on {counted(apart.pairs, 'pair')}, longest {pair} "
+    compared += f"({three_digits(apart.ratio)}× the shortest)"
+    if apart.is_open:
+        return f"cannot tell: {compared}; nothing says which time is usual"
+    return f"no node or link is slower than times scatter: {compared}"
 
 
 def found_sentence(judged: Judged) -> str:
@@ -190,6 +203,8 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     if busy and judgement.code != 1:
         what = f"other programs took the CPUs in {counted(busy, 'round')}: slow ones may hide"
         rows.append(("next", f"{what}; stop them and run busbw fleet again"))
+    if judgement.apart is not None and judgement.apart.is_open:
+        rows.append(("next", "measure all pairs again and give both logs of each, or run busbw fleet on these nodes"))
     if undecided:
         names = ["–".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", "; ".join(names)))
@@ -365,11 +380,12 @@ def node_documents(
     fine = (
         f"not found slow; other programs took the CPUs in {counted(busy, 'round')}" if busy else "as fast as the others"
     )
-    unaccused = fine if judgement.is_comparable else _too_few(judged)
+    open_pairs = judgement.apart if judgement.is_comparable and not judgement.is_decided else None
+    unaccused = fine if judgement.is_decided else _too_few(judged) if open_pairs is None else _apart(judged, open_pairs)
     for node, name in enumerate(judgement.fleet.names):
         own = [verdict for verdict in judgement.verdicts if node in verdict.nodes]
         accused = [verdict for verdict in own if verdict.accuses and node in bad]
-        state = False if accused else None if own or not judgement.is_comparable else True
+        state = False if accused else None if own or not judgement.is_decided else True
         chosen = (accused or own)[:1]
         yield {
             "check": CHECK,

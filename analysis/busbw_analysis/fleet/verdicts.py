@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 from types import MappingProxyType
 from typing import Final, Literal
@@ -12,7 +13,6 @@ import numpy as np
 from busbw.runs.asked import LEAST_NODES
 from busbw.runs.records import Case
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.diagnosis.siblings import NORMAL, SLOW
 from busbw_analysis.fleet import model, search
 from busbw_analysis.fleet.rounds import AGAIN, FRESH, Fleet, Floats, Ints, Round, Truths
 
@@ -117,6 +117,28 @@ class Found:
     ratio: float
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How far the times of the largest size of ``pairs`` different pairs are apart, by place in the fleet.
+
+    shortest, longest: seconds
+    slowest: the pair with the longest
+    is_open: whether a node that is so slow may not be found, so that nothing says which of the times are usual
+    """
+
+    case: int
+    shortest: float
+    longest: float
+    slowest: tuple[int, int]
+    pairs: int
+    is_open: bool
+
+    @property
+    def ratio(self) -> float:
+        """The longest time over the shortest."""
+        return self.longest / self.shortest
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetJudgement:
     """All verdicts of a fleet, the surest and slowest first.
@@ -124,6 +146,7 @@ class FleetJudgement:
     rounds: measured rounds
     tests: suspects that were tested
     found: what the scatter of each case hides
+    apart: of pairs that were measured without a controller, if their times differ and there is no verdict
     """
 
     fleet: Fleet
@@ -131,6 +154,7 @@ class FleetJudgement:
     rounds: tuple[Round, ...]
     tests: int
     found: tuple[Found, ...] = ()
+    apart: Apart | None = None
 
     @property
     def accused(self) -> tuple[Verdict, ...]:
@@ -166,7 +190,12 @@ class FleetJudgement:
         """Exit status: 1 if anything is bad, 3 if that cannot be told, else 0."""
         if self.accused:
             return 1
-        return 0 if self.is_comparable and not self.verdicts else 3
+        return 0 if self.is_decided and not self.verdicts else 3
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether what has no verdict is usual."""
+        return self.is_comparable and not (self.apart is not None and self.apart.is_open)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -406,23 +435,38 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
         )
 
 
-def of_two_rates(rounds: Sequence[Round], cases: Sequence[Case]) -> Iterator[Verdict]:
-    """Who may be slow if every pair has one of two rates, far apart, at the largest size: of few pairs, nothing says
-    which is usual. Nodes of fast pairs are not suspect.
+_Pairs = dict[tuple[int, int], float]
+"""The shortest seconds of each pair."""
+
+
+def without_usual(
+    judgement: FleetJudgement, rounds: Sequence[Round], cases: Sequence[Case], within: float
+) -> FleetJudgement:
+    """``judgement``, which has no verdict, with what the times of pairs at the largest size leave open: of few pairs,
+    nothing says which is usual.
     """
     paired = [each for each in rounds if each.stage not in {"alone", "alone again"}]
-    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=None)
-    times: dict[tuple[int, int], float] = {}
+    place = max((each.case for each in paired), key=lambda case: cases[case].size_bytes, default=-1)
+    times: _Pairs = {}
     for each in paired:
         rows = zip(each.sender.tolist(), each.receiver.tolist(), each.seconds.tolist(), strict=True)
-        for *pair, seconds in rows if each.case == place else ():
+        for *pair, seconds in (row for row in rows if each.case == place and row[-1] > 0):
             times[pair[0], pair[1]] = min(seconds, times.get((pair[0], pair[1]), seconds))
-    fastest = min(times.values(), default=0.0)
-    fast = {pair: seconds for pair, seconds in times.items() if fastest / seconds >= NORMAL}
-    slow = {pair: seconds for pair, seconds in times.items() if fastest / seconds < SLOW}
-    two = len(fast) + len(slow) == len(times) and slow and min(slow.values()) / max(slow.values()) >= NORMAL
-    if place is None or not two:
-        return
+    ordered = sorted(times, key=lambda pair: times[pair])
+    if not ordered or np.log(times[ordered[-1]] / times[ordered[0]]) < within:
+        return judgement
+    gaps = [times[slower] / times[faster] for faster, slower in pairwise(ordered)]
+    at = gaps.index(gap := max(gaps)) + 1
+    fast, slow = ({pair: times[pair] for pair in part} for part in (ordered[:at], ordered[at:]))
+    if np.log(gap) >= within and gap > max(max(part.values()) / min(part.values()) for part in (fast, slow)):
+        return replace(judgement, verdicts=tuple(_of_two_rates(place, times, fast, slow)))
+    apart = Apart(place, times[ordered[0]], times[ordered[-1]], ordered[-1], len(ordered), is_open=True)
+    least = min((each.ratio for each in judgement.found if each.case == place), default=np.inf)
+    return replace(judgement, apart=replace(apart, is_open=least > apart.ratio))
+
+
+def _of_two_rates(place: int, times: _Pairs, fast: _Pairs, slow: _Pairs) -> Iterator[Verdict]:
+    """Who may be slow if every pair has one of two rates. Nodes of fast pairs are not suspect."""
     cleared = {node: None for pair in fast for node in pair}
     often = Counter(node for pair in slow for node in pair if node not in cleared)
     suspects = by_key(

@@ -220,7 +220,8 @@ def _title(row: ShownRow, common: Collection[str]) -> str:
     case = row.case
     parts = [case.op, *(value for name, value in (("dtype", case.dtype), ("redop", case.redop)) if name not in common)]
     parts += [*row.in_words, "in place" if case.in_place else "", f"root {case.root}" if case.root else ""]
-    parts += ["" if case.group == "all" else f"groups {case.group}"]
+    # A single rank is in the column of ranks: such cases are the cells of one table.
+    parts += ["" if case.group == "all" or case.group.isdecimal() else f"groups {case.group}"]
     parts += ["" if row.loop in {None, "python"} else f"{row.loop} loop"]
     return " · ".join(filter(None, parts))
 
@@ -313,11 +314,15 @@ def _number(number: CaseNumber, row: ShownRow) -> float | None:
 
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
-    peaks = {
-        f"{format_rate(rate / row.peak_share)}{' of traffic' if row.traffic else ''}, from {row.peak}": None
+    sources = by_key(
+        (f"{format_rate(rate / row.peak_share)}{' of traffic' if row.traffic else ''}", row.peak)
         for row in rows
         if row.peak_share and row.peak and (rate := row.busbw or row.traffic or row.algbw)
-    }
+    )
+    peaks = []
+    for amount, names in sources.items():
+        more = len(set(names)) - 1
+        peaks.append(f"{amount}, from {names[0]}" + (f", and {counted(more, 'other')} alike" if more else ""))
     return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from busbw.errors import UsageError
 from busbw.key_values import written
@@ -457,16 +457,28 @@ def percent_of(share: float) -> str:
     return f"{share * 100:.3g}"
 
 
+DEFAULT_SETTINGS: Final[Mapping[str, Any]] = {
+    **{name: getattr(Layout(), name) for name in Layout.__slots__ if name != "micro_batches"},
+    "micro_batch": 1,
+    "gradients": None,
+    "imbalance": 1,
+}
+"""The value of every setting of a layout that is not given, by key (None: it follows from others)."""
+
+
+def setting_text(value: Any) -> str:  # noqa: ANN401 - of any setting
+    """A value as ``--layout`` takes it."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value}"
+
+
 def layout_text(step: Step) -> str:
     """``dp=16,tp=8,sequence-parallel=yes``: the settings that differ from the default, as ``--layout`` takes them."""
-    values = {name: getattr(step.layout, name) for name in Layout.__slots__ if name != "micro_batches"}
-    values |= {"micro_batch": step.micro_batch, "gradients": step.gradients, "imbalance": step.imbalance}
-    usual = {"micro_batch": 1, "gradients": default_gradients(step.model), "imbalance": 1.0}
-    default, words = Layout(), {True: "yes", False: "no"}
+    usual = {**DEFAULT_SETTINGS, "gradients": default_gradients(step.model)}
+    own = {"micro_batch": step.micro_batch, "gradients": step.gradients, "imbalance": step.imbalance}
     changed = [
-        f"{written(name)}={words[value] if isinstance(value, bool) else value}"
-        for name, value in values.items()
-        if value is not None and value != usual.get(name, getattr(default, name, None))
+        f"{written(name)}={setting_text(value)}"
+        for name, default in usual.items()
+        if (value := own[name] if name in own else getattr(step.layout, name)) not in {None, default}
     ]
     return ",".join(changed) or "dp=1"
 

@@ -7,15 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 from statistics import median
-from typing import Final
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.key_values import written
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.training.calibration import calibrate
 from busbw_analysis.training.held import MOST_MEMORY, interval, never_held
-from busbw_analysis.training.layout import Layout, Recompute, Step, divisors, layouts
+from busbw_analysis.training.layout import Layout, Recompute, Step, divisors, layouts, setting_text
 from busbw_analysis.training.memory import Kernels, Memory, least_gpus, memory
 from busbw_analysis.training.prices import Price, group_of
 from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
@@ -24,10 +25,8 @@ from busbw_analysis.training.traffic import DIMENSIONS, Dimension, Traffic, sent
 MOST_SCALED: Final = 65536
 SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
-FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "vpp", "micro_batch")
-"""Settings that are searched unless ``Wanted.fixed`` has them."""
-LIKE: Final = ("recompute", "recompute_layers", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
-"""Settings that are the same in every layout of a plan."""
+_CHOSEN: Final = {*DIMENSIONS, "micro_batch", "vpp", "zero", "recompute", "imbalance", "gradients"}
+"""Settings that are no fields of a layout which every layout of a plan has alike."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
 """Interleaved parts of a stage to try; once the bubble is below this share, more parts are not tried, because they send
@@ -35,6 +34,9 @@ more.
 """
 _SEQUENCES: Final = (1, 2, 4)
 """Sequences per micro-batch to try."""
+_STAGES: Final = get_args(Recompute)
+"""Recomputation to try: more and more."""
+_Value = TypeVar("_Value")
 OF_SEQUENCE: Final = 8192
 """Least tokens of a sequence on a rank with cp: what Llama 3 has in its longest (arXiv:2407.21783, table 4). Shorter
 sequences are divided by nobody, because ranks then wait for each other in every layer.
@@ -47,9 +49,8 @@ _MORE_HOSTS: Final = 32
 class Wanted:
     """What to plan: a model on ``gpus`` GPUs, with ``batch`` sequences of ``sequence`` tokens per step.
 
-    like: all settings that are not searched.
-    fixed: degrees that the user gave.
-    sequence_parallel: use it wherever tp is 2 or more.
+    settings: of a layout, by key, that the user gave; others are searched, or have their default. Layouts that cannot
+    have them are left out. ``gradients`` are given alone.
     room: memory of a GPU in bytes; None: memory is not checked.
     of_sequence: least tokens of a sequence on a rank with cp, unless cp is fixed, or nothing else fits or computes for
     half of the step.
@@ -59,9 +60,7 @@ class Wanted:
     gpus: int
     batch: int
     sequence: int
-    like: Layout
-    fixed: Mapping[str, int]
-    sequence_parallel: bool = True
+    settings: Mapping[str, Any]
     room: float | None = None
     of_sequence: int = OF_SEQUENCE
     kernels: Kernels | None = None
@@ -164,23 +163,27 @@ class _Search:
 
 def assumed_settings(request: Wanted) -> dict[str, str]:
     """Settings that a plan chooses by itself, by key of a layout, in words."""
-    return {"sync": "every micro-batch with ZeRO 2, to divide gradients"} if request.fixed.get("zero", 2) == 2 else {}
+    chosen = request.settings.get("zero", 2) == 2 and "sync" not in request.settings
+    return {"sync": "every micro-batch with ZeRO 2, to divide gradients"} if chosen else {}
 
 
 def plan(request: Wanted, machine: Machine) -> Plan:
     """Time every layout. Raises UsageError if none divides the model, AnalysisError if none fits or has a price."""
     search = _Search(request, machine)
-    for choices in _choices(request, machine.per_host):
+    refusals: list[UsageError] = []
+    for choices in _choices(request, machine.per_host, refusals):
         search.among(choices)
-    short = _choices(request, machine.per_host, short=True)
+    short = _choices(request, machine.per_host, refusals, short=True)
     if not search.best or min(search.best.values(), key=lambda planned: planned.time.total).time.binds != "compute":
         for choices in short:
             search.among(choices)
     what = f"{request.model.name} on {request.gpus} GPUs"
     if search.least is None or search.smallest is None:
-        fixed = ", ".join(f"{name} {value}" for name, value in request.fixed.items())
+        given = ", ".join(f"{written(name)} {setting_text(value)}" for name, value in request.settings.items())
+        if refusals:  # degrees divide the model, but no layout can have the other settings
+            raise UsageError(f"no layout of {what} is possible with {given}: {refusals[0]}", code="layout")
         raise UsageError(
-            f"no layout of {what}{f' with {fixed}' if fixed else ''} divides its layers, heads, and a batch of "
+            f"no layout of {what}{f' with {given}' if given else ''} divides its layers, heads, and a batch of "
             f"{request.batch} sequences of {request.sequence}; use {_suggest(request)}",
             code="divides",
         )
@@ -206,7 +209,7 @@ def _enough(request: Wanted, per_host: int) -> Iterator[int]:
     first = request.gpus // per_host + 1
     for gpus in range(first * per_host, (first + _MORE_HOSTS) * per_host, per_host):
         more = replace(request, gpus=gpus)
-        steps = chain(_choices(more, per_host), _choices(more, per_host, short=True))
+        steps = chain(_choices(more, per_host, []), _choices(more, per_host, [], short=True))
         if any(memory(choices[-1], kernels=request.kernels).total <= (request.room or 0.0) for choices in steps):
             yield gpus
 
@@ -223,12 +226,12 @@ def _suggest(request: Wanted) -> str:
     possible = list(_dividing(request))
     for name in DIMENSIONS:
         degrees = {getattr(layout, name) for layout in possible}
-        if degrees and request.fixed.get(name, min(degrees)) not in degrees:
+        if degrees and request.settings.get(name, min(degrees)) not in degrees:
             return f"{name} of {', '.join(map(str, sorted(degrees)))}"
-    product = math.prod(degree for name, degree in request.fixed.items() if name in DIMENSIONS and name != "ep")
+    product = math.prod(degree for name, degree in request.settings.items() if name in DIMENSIONS and name != "ep")
     if request.gpus % product:
         return f"degrees whose product divides {request.gpus}, which {product} does not"
-    sequences = request.fixed.get("micro_batch")
+    sequences = request.settings.get("micro_batch")
     dividing = {divisor for layout in possible for divisor in divisors(request.batch // layout.dp)}
     if sequences is not None and dividing and sequences not in dividing:
         return f"micro-batch of {', '.join(map(str, sorted(dividing)[:24]))}"
@@ -238,55 +241,69 @@ def _suggest(request: Wanted) -> str:
 def _dividing(request: Wanted) -> Iterator[Layout]:
     """All layouts whose replicas share the batch evenly."""
     model = msgspec.structs.replace(request.model, sequence=request.sequence)
-    base = replace(request.like, uneven=True, zero=0, micro_batches=1, vpp=1)
+    base = Layout(uneven=True, context=request.settings.get("context", "ring"))
     return (layout for layout in layouts(model, request.gpus, base) if request.batch % layout.dp == 0)
 
 
-def _choices(request: Wanted, per_host: int, *, short: bool = False) -> Iterator[list[Step]]:
+def _choices(
+    request: Wanted, per_host: int, refusals: list[UsageError], *, short: bool = False
+) -> Iterator[list[Step]]:
     """Steps for every choice of degrees, micro-batch and interleaved parts.
 
     Each list has more and more recomputation and zero, and needs less and less memory. short: only those in which cp
-    leaves a rank less than ``of_sequence`` tokens of a sequence; none if cp is fixed.
+    leaves a rank less than ``of_sequence`` tokens of a sequence; none if cp is given. refusals: gets the first
+    reason why other steps are impossible.
     """
-    if short and "cp" in request.fixed:
+    if short and "cp" in request.settings:
         return
-    most = None if "cp" in request.fixed else max(1, request.sequence // request.of_sequence)
-    fixed = {name: value for name, value in request.fixed.items() if name in DIMENSIONS}
+    most = None if "cp" in request.settings else max(1, request.sequence // request.of_sequence)
+    fixed = {name: value for name, value in request.settings.items() if name in DIMENSIONS}
     for layout in _dividing(request):
         if any(getattr(layout, name) != value for name, value in fixed.items()):
             continue
         if most is not None and (layout.cp > most) != short:
             continue
         whole = request.batch // layout.dp
-        for sequences in _given(request.fixed.get("micro_batch"), _SEQUENCES):
+        for sequences in _given(request.settings.get("micro_batch"), _SEQUENCES):
             if whole % sequences == 0:
-                for parts in _given(request.fixed.get("vpp"), _PARTS):
-                    if steps := list(_steps(request, layout, per_host, whole // sequences, parts)):
+                for parts in _given(request.settings.get("vpp"), _PARTS):
+                    if steps := list(_steps(request, layout, per_host, (whole // sequences, parts), refusals)):
                         yield steps
                         if steps[0].layout.bubble_share < _SMALL_BUBBLE:
                             break
 
 
-def _given(value: int | None, otherwise: Sequence[int]) -> Sequence[int]:
+def _given(value: _Value | None, otherwise: Sequence[_Value]) -> Sequence[_Value]:
     return otherwise if value is None else (value,)
 
 
-def _steps(request: Wanted, layout: Layout, per_host: int, micro_batches: int, parts: int) -> Iterator[Step]:
-    model, pp = request.model, layout.pp
-    if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
+def _steps(
+    request: Wanted, layout: Layout, per_host: int, pieces: tuple[int, int], refusals: list[UsageError]
+) -> Iterator[Step]:
+    """The steps with so many micro-batches and parts of a stage (``pieces``)."""
+    model, pp, given = request.model, layout.pp, request.settings
+    micro_batches, parts = pieces
+    if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers):
         return
-    stages: tuple[Recompute, ...] = (
-        ("none", "selective", "full") if request.like.recompute == "none" else (request.like.recompute,)
-    )
-    split = request.sequence_parallel and layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
+    split = layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
-    arranged = replace(layout, micro_batches=micro_batches, vpp=parts, sequence_parallel=split, uneven=uneven)
-    for recompute, zero in product(stages, _given(request.fixed.get("zero"), (0, 1, 2, 3))):
-        sync = "every" if zero == 2 else request.like.sync  # otherwise gradients stay whole until the last micro-batch
-        with suppress(UsageError):
-            divided = replace(arranged, zero=zero, sync=sync, recompute=recompute)
-            yield Step(model, divided, request.batch, request.sequence, request.gradients, 1.0, hosts)
+    alike = {"sequence_parallel": split, "uneven": uneven}
+    alike |= {name: value for name, value in given.items() if name not in _CHOSEN}
+    imbalance = min(given.get("imbalance", 1.0), layout.ep)
+    stages = _given(given.get("recompute"), _STAGES)
+    for recompute, zero in product(stages, _given(given.get("zero"), (0, 1, 2, 3))):
+        sync = "every" if zero == 2 else None  # otherwise gradients stay whole until the last micro-batch
+        try:
+            divided = replace(
+                layout,
+                **{"micro_batches": micro_batches, "vpp": parts, "zero": zero, "recompute": recompute, "sync": sync}
+                | alike,
+            )
+            yield Step(model, divided, request.batch, request.sequence, request.gradients, imbalance, hosts)
+        except UsageError as error:
+            if not refusals:
+                refusals.append(error)
 
 
 # --- sensitivity ---------------------------------------------------------------------------------------------------
@@ -467,7 +484,9 @@ def scaling(
     """
     step, layout = planned.step, planned.step.layout
     one_replica = layout.tp * layout.pp * layout.cp
-    dp = next((degree for degree in divisors(layout.dp) if degree * layout.cp % layout.ep == 0), layout.dp)
+    dp = next(
+        (degree for degree in divisors(layout.dp) if degree * layout.cp % (layout.shard or layout.ep) == 0), layout.dp
+    )
     replicas = [dp << more for more in range((MOST_SCALED // (dp * one_replica)).bit_length())]
     weak = [(replace(layout, dp=dp), step.batch * dp // layout.dp) for dp in replicas]
     strong = [(layout, step.batch) for layout in _of_one_batch(step, replicas)]

@@ -312,7 +312,7 @@ def planned_model(questions: Questions, model: Model) -> Iterator[Block]:
     gradients = default_gradients(model)
     try:
         on = machine_of(dtype, ranks, questions)
-        request = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=on.room, gradients=gradients)
+        request = Wanted(model, ranks, model.batch, model.sequence, {}, room=on.room, gradients=gradients)
         planned = plan(request, on.machine)
     except (AnalysisError, UsageError) as error:
         yield Paragraph(f"{model.name}: {error}. See busbw training plan --from RUN.")

@@ -14,7 +14,7 @@ from busbw.launch.launchers import default_ranks, launcher_here, refuse_unknown_
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import Attachment, Result, Settings, refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
-from busbw.runs import store
+from busbw.runs import collection, store
 from busbw.runs.plan import Plan, Timing, naming_options
 from busbw.runs.resume import plan_of, refuse_other_environment
 
@@ -93,12 +93,11 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
         refuse_impossible(plan, ranks, on_one_host=is_local)
+    with collection.paused(kept=True):
+        from busbw.launch.attach import run_rank0  # noqa: PLC0415 - imports torch
+        from busbw.launch.local import run_local  # noqa: PLC0415 - as above
     if settings.attached is None:
-        from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
-
         return run_local(plan, usable, settings)
-    from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
-
     return run_rank0(plan, usable, settings, settings.attached)
 
 

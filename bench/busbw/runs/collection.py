@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def paused(*, until_exit: bool = False) -> Iterator[None]:
+def paused(*, until_exit: bool = False, kept: bool = False) -> Iterator[None]:
     """Collect no cycles in the block, or in the function that this decorates. Other memory is freed as ever.
 
     until_exit: nor what is there when the process exits, where Python would look through all of it three times
+    kept: what is there at the end of the block is never looked through, neither here nor in ranks that are forked
     """
     if until_exit:
         atexit.register(gc.freeze)
@@ -21,5 +22,7 @@ def paused(*, until_exit: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
+        if kept:
+            gc.freeze()
         if was_enabled:
             gc.enable()

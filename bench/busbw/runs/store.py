@@ -460,23 +460,24 @@ def find(results_dir: Path, selector: str) -> Path:
             f"{selector!r} is a file, not a stored run: busbw import {shlex.quote(selector)} --machine NAME stores logs"
         )
     where = "it is neither a run folder nor a file"
+    measure = "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
     if selector and given.is_dir():
         held = list(folders(given))
-        hint = f"give it as --results-dir {selector}" if held else "busbw list runs shows the names of runs"
-        holds = (
-            f"a folder of {counted(len(held), 'run')}, but not a run: it has no {RUN_FILE}"
-            if held
-            else f"neither a run, which has a {RUN_FILE}, nor a folder of runs"
+        holds, hint = (
+            f"is a folder without a run ({RUN_FILE}) or a log",
+            "busbw list runs shows runs" if runs else measure,
         )
-        message = f"{selector!r} is {holds}; {hint}"
+        if held:
+            holds, hint = (
+                f"is a folder of {counted(len(held), 'run')}, but not a run",
+                f"give it as --results-dir {selector}",
+            )
+        message = f"{selector!r} {holds if any(given.iterdir()) else 'is an empty folder'}; {hint}"
     elif runs:
         there = counted(len(runs), "run")
         message = f"{selector!r} not found: {where}, nor among the {there} in {results_dir} (busbw list runs)"
     else:
-        message = (
-            f"{selector!r} not found: {where}, and there are no runs in {results_dir}; "
-            "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
-        )
+        message = f"{selector!r} not found: {where}, and there are no runs in {results_dir}; {measure}"
     raise UsageError(message, code="no-such-run")
 
 

@@ -306,13 +306,13 @@ def samples(path: Path | None = None) -> dict[str, Sample]:
 def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:
     """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows, as ``what``.
 
-    One with other numbers in its name is another model, not the one that was meant.
+    One without the numbers of ``name`` is another model, not the one that was meant.
     """
     plain = _plain(name)
     row = next((row for key, row in rows.items() if _plain(key) == plain), None)
     if row is None:
-        likely = nearest(name, rows)
-        if likely is not None and re.sub(r"\D", "", likely) != re.sub(r"\D", "", name):
+        likely: str | None = nearest(name, rows)
+        if likely is not None and not set(re.findall(r"\d+", name)).issubset(re.findall(r"\d+", likely)):
             likely = None
         own = "; describe another, such as --model layers=32,hidden=4096" if what == "model" else ""
         raise UsageError(f"{what} {name!r} is unknown; {what_is_known(list(rows), likely)}{own}", code="model")

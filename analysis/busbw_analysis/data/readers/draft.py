@@ -269,21 +269,21 @@ class Draft:
         if not hides and (failed := self.progress.failure()) is not None:
             last = [("Error", self.error)] if self.error and self._error_line else []
             code = "hang" if self.progress.waits else "job-failed"
-            error = LogError(f"{self.source}: {failed.answer}", [*failed.lines, *last, *seen], code=code)
+            error = LogError(failed.answer, [*failed.lines, *last, *seen], code=code, log=self.source)
             error.follows = failed.follows
             raise error
         if self.error is not None and not hides:
             of = "" if self.tool == "failed job" else f" of {self.tool}"
-            message = f"{self.source}: the job{of} failed before its first result; its last error: {self.error}"
-            raise LogError(message, seen, code="job-failed")
+            message = f"the job{of} failed before its first result; its last error: {self.error}"
+            raise LogError(message, seen, code="job-failed", log=self.source)
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
         if self.names and not self._notes:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         if (end := self.progress.end()) is not None:
-            message = f"{self.source}: a log of {self.tool} without results: {end.answer}"
-            raise LogError(message, [*end.lines, *seen], code="hang")
+            message = f"a log of {self.tool} without results: {end.answer}"
+            raise LogError(message, [*end.lines, *seen], code="hang", log=self.source)
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
         why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"

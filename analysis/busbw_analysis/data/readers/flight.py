@@ -81,7 +81,7 @@ def refuse(source: str, dumps: Mapping[str, Mapping[str, Any]]) -> Never:
     texts = [words for group, own in made.items() for words in _of_group(group, own, members.get(group, []))]
     if not texts:
         raise LogError(f"{source}: torch's flight recorder has no call that is not complete", code="no-results")
-    raise LogError(f"{source}: torch's flight recorder says where the job hangs: {'; '.join(texts)}", code="hang")
+    raise LogError(f"torch's flight recorder says where the job hangs: {'; '.join(texts)}", code="hang", log=source)
 
 
 def _call(entry: Mapping[str, Any]) -> str:

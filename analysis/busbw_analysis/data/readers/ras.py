@@ -88,7 +88,7 @@ def _refuse(draft: Draft, groups: Mapping[str, list[_Group]]) -> NoReturn:
     texts = [words for kind, members in groups.items() if (words := _in_words(kind.split()[-1], members))]
     if not texts:
         raise LogError(f"{draft.source}: healthy as far as NCCL's RAS tells: no rank is behind", code="no-results")
-    raise LogError(f"{draft.source}: NCCL's RAS says where the job hangs: {'; '.join(texts)}", code="hang")
+    raise LogError(f"NCCL's RAS says where the job hangs: {'; '.join(texts)}", code="hang", log=draft.source)
 
 
 def _in_words(kind: str, groups: list[_Group]) -> str:

@@ -92,7 +92,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 enqueued, completed = int(match["enqueued"]), int(match["completed"])
                 waits[rank] = replace(known, group=match["group"] or "", enqueued=enqueued, completed=completed)
     if trace and not waits:
-        raise LogError(f"{draft.source}: torchfrtrace says where the job hangs: {'; '.join(trace)}", code="hang")
+        raise LogError(f"torchfrtrace says where the job hangs: {'; '.join(trace)}", code="hang", log=draft.source)
     if not waits and not unnamed:
         raise LogError(f"{draft.source}: no timeout of torch's watchdog names a collective", code="no-results")
     named = {wait.group for wait in waits.values() if wait.group}
@@ -107,7 +107,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     texts = texts or [f"{unnamed}which one is missing"]
     failed = draft.progress.failure(alone=False)
     also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
-    raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}", also, code="hang")
+    message = f"torch's watchdog of NCCL ended the job: {'; '.join(texts)}"
+    raise LogError(message, also, code="hang", log=draft.source)
 
 
 def _unbroken(lines: Iterable[str]) -> Iterator[str]:
