@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 from exhaustive import trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.narrow import require_type
-from testing.synthetic import Piece, World, case, disturbed, synthetic_run
+from testing.synthetic import Piece, World, case, disturbed, planned, synthetic_run
 
+from busbw.runs.plan import Sweep
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.assembly.to_json import render
@@ -148,8 +148,8 @@ def test_a_peak_is_exceeded_by_what_was_asked_before_references(asked: tuple[str
         "all_gather": (Piece(0.0, 0.75e-9 / 1.5),),
     }
     stored = synthetic_run([case(op, 64 * MIB) for op in by_op], World(by_op=by_op, sample_noise=0.0), launches=6)
-    sweeps = [{"ops": [op], "baseline": op not in asked} for op in by_op]
-    judgement = judged(replace(stored, run=msgspec.structs.replace(stored.run, plan={"sweep": sweeps})))
+    sweeps = tuple(Sweep(ops=(op,), baseline=op not in asked) for op in by_op)
+    judgement = judged(replace(stored, run=planned(stored.run, sweep=sweeps)))
     (cause,) = (cause for cause in answer_of(judgement).causes if cause.code == "above-peak")
     assert ("send_recv" in cause.text) == ("send_recv" in asked)
     assert ("200 %" in cause.text) == ("send_recv" in asked)
