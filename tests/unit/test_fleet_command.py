@@ -41,7 +41,7 @@ from busbw.runs.records import (
 )
 from busbw.runs.store import StoredRun
 from busbw_analysis.diagnosis.causes import _fewer_ranks
-from busbw_analysis.fleet.controller import FleetController, fleet_of, missing_devices, two_hosts
+from busbw_analysis.fleet.controller import FleetController, fleet_of, hosts_named, missing_devices
 from busbw_analysis.fleet.cost import cost_of
 from busbw_analysis.fleet.topology import compressed, expand, read_topology
 from busbw_analysis.fleet.verdicts import Device
@@ -327,7 +327,19 @@ def test_a_list_of_hosts_may_have_several_brackets() -> None:
     ("name", "hosts"), [("logs/n1_n2.txt", ("n1", "n2")), ("a-1--b-2.log", ("a-1", "b-2")), ("all.log", ())]
 )
 def test_names_of_logs_name_their_hosts(name: str, hosts: tuple[str, ...]) -> None:
-    assert two_hosts(name) == hosts
+    assert hosts_named([name]) == [hosts]
+
+
+@pytest.mark.parametrize("name", ["{}_{}.log", "ib_{}-{}.log", "ib_write_bw_{}_{}.txt", "{}-{}.log", "bw-{}--{}.log"])
+def test_names_of_many_logs_are_read_so_that_they_name_few_hosts(name: str) -> None:
+    pairs = list(combinations(["gpu01", "gpu02", "gpu11", "gpu12"], 2))
+    assert hosts_named([name.format(*pair) for pair in pairs]) == pairs
+
+
+def test_names_of_many_logs_with_a_dash_in_each_host_are_not_cut() -> None:
+    pairs = list(combinations(["gpu-a01", "gpu-a02", "gpu-b01"], 2))
+    assert hosts_named([f"{first}_{second}.log" for first, second in pairs]) == pairs
+    assert hosts_named(["gpu-1.log", "gpu-2.log", "gpu-3.log"]) == [(), (), ()]
 
 
 def pair_logs(folder: Path, slow: str, repeats: int = 1) -> list[str]:
@@ -423,6 +435,13 @@ def test_pairs_of_two_rates_are_not_called_equal() -> None:
     document = json.loads(invoke(str(LOGS / "nccl-tests-host-pairs.txt"), "--json").stdout)
     assert document["exit_code"] == 3
     assert [verdict["nodes"] for verdict in document["verdicts"]] == [["gn644"], ["gn284", "gn678"]]
+
+
+def test_the_pair_that_would_decide_has_two_nodes(tmp_path: Path) -> None:
+    """Both nodes of the slow pair are in fast pairs, so the pair itself is measured next."""
+    pairs = list(combinations(HOSTS[:3], 2))
+    document = of_pairs(tmp_path, dict(zip(pairs, (2.0, 1.0, 1.02), strict=True)))
+    assert [verdict["next_pairs"] for verdict in document["verdicts"]] == [[[HOSTS[0], HOSTS[1]]]]
 
 
 def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """From a run's ranks and rows to a fleet's nodes and rounds, and back: the controller of a run, and its replay."""
 
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -296,7 +298,8 @@ def _of_pairs(
 
     If pairs were measured several times, the first times find and the others confirm.
     """
-    times = [time for stored, name in zip(runs, names, strict=True) for time in _times(stored, name)]
+    pairs = hosts_named(names)
+    times = [time for stored, pair in zip(runs, pairs, strict=True) for time in _times(stored, pair)]
     nodes = tuple(dict.fromkeys(name for time in times for name in (time.sender, time.receiver)))
     number = {name: place for place, name in enumerate(nodes)}
     cases = _ends_of_sizes(dict.fromkeys(time.case for time in times))
@@ -304,7 +307,7 @@ def _of_pairs(
     rounds = [each for place, case in enumerate(cases) for each in _rounds(place, case, times, number)]
     places = {stage: tuple({each.case for each in rounds if each.stage == stage}) for stage in ("alone", "pairs")}
     fleet = fleet_of(nodes, (), facts, topology)
-    are_hosts = any(len(set(_hosts(stored.run, name))) > 1 for stored, name in zip(runs, names, strict=True))
+    are_hosts = any(len(set(_hosts(stored.run, pair))) > 1 for stored, pair in zip(runs, pairs, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
     if not judgement.verdicts and not fleet.switches:
@@ -323,9 +326,9 @@ def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
     )
 
 
-def _times(stored: StoredRun, name: str | None) -> Iterable[_Time]:
+def _times(stored: StoredRun, pair: tuple[str, ...]) -> Iterable[_Time]:
     """The times of one or two nodes in a run."""
-    nodes, ranks = nodes_of_ranks(_hosts(stored.run, name))
+    nodes, ranks = nodes_of_ranks(_hosts(stored.run, pair))
     node_of = {rank: nodes[node] for node, members in enumerate(ranks) for rank in members}
     tables = by_key(((row.case.op, row.ranks), row.case.group) for row in stored.imported)
     apart = all(len(set(groups)) == 1 for groups in tables.values())  # by its nodes alone, not also by NICs
@@ -342,21 +345,35 @@ def _times(stored: StoredRun, name: str | None) -> Iterable[_Time]:
                 yield _Time(case, inside[0], inside[-1], seconds)
 
 
-def _hosts(run: Run, name: str | None) -> Sequence[str]:
-    """The host of each rank: of the run, or half of the ranks on each of the two that ``name`` names."""
-    pair = () if name is None or len(set(run.hosts)) > 1 else two_hosts(name)
+def _hosts(run: Run, pair: tuple[str, ...]) -> Sequence[str]:
+    """The host of each rank: of the run, or half of the ranks on each of the two of ``pair``."""
     ranks = max(len(run.hosts), 2)
-    return [pair[2 * rank // ranks] for rank in range(ranks)] if pair else run.hosts
+    return [pair[2 * rank // ranks] for rank in range(ranks)] if pair and len(set(run.hosts)) < 2 else run.hosts
 
 
-def two_hosts(name: str) -> tuple[str, ...]:
-    """The two hosts in the name of a log, such as ``n1_n2.txt`` or ``n1--n2.log``; empty if it names others."""
-    stem = name.rpartition("/")[2].partition(".")[0]
-    for between in ("--", "__", "_to_", "-to-", ",", "_"):
-        parts = tuple(part for part in stem.split(between) if part)
-        if len(parts) == 2 and parts[0] != parts[1]:
-            return parts
-    return ()
+_BETWEEN: Final = ("--", "__", "_to_", "-to-", ",", "_")
+_LEAST_NAMES: Final = 3
+
+
+def hosts_named(names: Sequence[str | None]) -> list[tuple[str, ...]]:
+    """The two hosts in the name of each log, such as ``n1_n2.txt`` or ``n1--n2.log``; empty if it names others.
+
+    Many names may also begin with the same words, or have one ``-`` between hosts: read so that they name fewest hosts.
+    """
+    stems = ["" if name is None else name.rpartition("/")[2].partition(".")[0] for name in names]
+    readings = [[next(filter(None, (_two(stem, between) for between in _BETWEEN)), ()) for stem in stems]]
+    if len(stems) >= _LEAST_NAMES:
+        start = re.sub(r"[^-_]*$", "", os.path.commonprefix(stems))  # noqa: RUF071 - of characters
+        short = [stem.removeprefix(start) for stem in stems]
+        readings += [[_two(stem, between) for stem in some] for some in (stems, short) for between in (*_BETWEEN, "-")]
+    every = [reading for reading in readings if all(reading) and len({*chain(*reading)}) <= len(reading)]
+    return min(every, key=lambda reading: len({*chain(*reading)}), default=readings[0])
+
+
+def _two(stem: str, between: str) -> tuple[str, ...]:
+    """The two different parts of a name; empty if it has more or fewer."""
+    parts = tuple(part for part in stem.split(between) if part)
+    return parts if len(parts) == 2 and parts[0] != parts[1] else ()
 
 
 def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str, int]) -> Iterable[Round]:

@@ -475,7 +475,8 @@ def _of_two_rates(place: int, times: _Pairs, fast: _Pairs, slow: _Pairs) -> Iter
     usual = median(fast.values())
     for nodes, pairs in sorted(suspects.items(), key=lambda entry: -len(entry[1])):
         seconds = median(slow[pair] for pair in pairs)
-        partner = next((node for node in cleared if not {(node, nodes[0]), (nodes[0], node)} & times.keys()), None)
+        new = (node for node in cleared if not {(node, nodes[0]), (nodes[0], node)} & times.keys())
+        partner = nodes[1] if len(nodes) == 2 else next(new, None)
         evidence = Evidence(place, seconds, usual, seconds / usual, len(pairs))
         yield Verdict("undecided", nodes, evidence=(evidence,), next_pairs=((nodes[0], partner),))
 
