@@ -146,11 +146,12 @@ class LogError(BusbwError):
     said: the first sentence, without ``log``, the name of the log before it (None: the sentence has it)
     answer: both, and all where ``lines`` is empty
     lines: label and text of what follows, such as ``Why`` a job failed and what to ``Do``
-    follows: whether it says of a job what usually follows from a failure of another rank
+    follows: how often what it says of a job follows from a failure of another rank: 0 seldom, 1 often (a rank waited
+        for others in vain), 2 nearly always
     """
 
     code = "not-a-log"
-    follows = False
+    follows = 0
 
     def __init__(
         self, said: str, lines: Iterable[tuple[str, str]] = (), *, code: str | None = None, log: str | None = None

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 from testing.logs import LOGS, read_log
 
+from busbw.cli.main import main
 from busbw.errors import LogError
 from busbw_analysis.data.readers.progress import FAILURES, SIGN, may_fail
 
+INFO: Final = "node1:12:34 [0] NCCL INFO "
 NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "
 IN_NCCL: Final = "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
 EXAMPLES: Final = (
@@ -55,6 +58,7 @@ EXAMPLES: Final = (
     ("The client socket has timed out after 600000ms while trying to connect to (node1, 29500).", "hang", "29500"),
     ("[c10d] The client socket has failed to connect to [node1]:29400 (errno: 110).", "hang", "29400"),
     ("The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", "job-failed", "port"),
+    ("The client socket has failed to connect to any network address of (node1, 29500).", "hang", "29500"),
     ("recvValue failed on SocketImpl: Failed to recv, got 0 bytes.", "job-failed", "rank 0"),
     ("via c10d key-value store by key '0', but store->get('0') got error: wait timed out", "hang", "(0)"),
     ("wait timeout after 600000ms, keys: /default_pg/0//cuda//0", "hang", "/default_pg/0//cuda//0"),
@@ -145,6 +149,273 @@ def test_every_failure_has_an_example_and_its_words() -> None:
     assert set(first) == set(range(len(FAILURES)))
 
 
+WARNS: Final = "node1:4:5 [0] transport/{} NCCL WARN "
+P2P, NVLS = WARNS.format("p2p.cc:275"), WARNS.format("nvls.cc:12")
+SAMPLES: Final = (
+    ("Unable to find address for: ib0", "Unable to find interface for: [::1]"),
+    ("[x/pair.cc:210] address family mismatch",),
+    (
+        "[x/pair.cc:9] connect [10.0.0.1]:13: Connection refused",
+        "[x/pair.cc:9] connect 10.0.0.1:13: No route to host",
+        "[x/pair.cc:9] connect 10.0.0.1:13: Connection timed out",
+        "connectFullMesh failed with [pair.cc:1] no error",
+        "connectFullMesh failed with SO_ERROR: Connection refused",
+        "connectFullMesh failed with timed out",
+        "Gloo connectFullMesh failed",
+    ),
+    (
+        "Timed out waiting 10ms for send operation",
+        "timed out waiting 10 ms for recv operation",
+        "Application timeout caused pair closure",
+    ),
+    (
+        "[x/pair.cc:9] Read error",
+        "gloo: Write error",
+        "RuntimeError: Connection closed by peer [10.0.0.1]:13",
+        "[x/pair.cc:9] Connection reset by peer",
+        "[x/pair.cc:9] Broken pipe",
+    ),
+    ("Ranks 1, 3 failed to pass monitoredBarrier", "rank 1 failed to call into monitoredBarrier"),
+    (
+        "Timed out after 901 seconds waiting for clients. 1/3",
+        "Timed out after 901 seconds waiting for workers. 1/3",
+    ),
+    (
+        "client socket has failed to connect to [node1]:29400",
+        "client socket has failed to connect to any network address of (node1, 29500)",
+        "client socket has timed out after 9ms while trying to connect to (node1, 29500)",
+    ),
+    (
+        "failed to bind to [::]:29500 (errno: 98 - Address already in use)",
+        "failed to listen on [::]:29500 (EADDRINUSE)",
+        "EADDRINUSE",
+    ),
+    (
+        "Failed to recv, got 0 bytes",
+        "recvValue failed",
+        "TCPStore server has shut down too early",
+        "store->get(key) got error: Connection reset by peer",
+        "store->get(key) got error: Broken pipe",
+    ),
+    (
+        "store->get('0') got error",
+        "wait timeout after 9ms, keys: /0",
+        "Timeout waiting for key: 0",
+        "RuntimeError: Socket Timeout",
+        "DistStoreError: Socket Timeout",
+    ),
+    (
+        "RendezvousTimeoutError",
+        "RendezvousConnectionError",
+        "Rendezvous timed out",
+        "The rendezvous has failed",
+    ),
+    ("missing ranks: 1", "Missing ranks: [1, 3]", "Stalled ops: a", "Stalled tensors: a", "Stalled ranks: 1"),
+    ("Heartbeat monitor timed out", "watchdog got stuck for 9 seconds", "watchdog thread got stuck for 9 seconds"),
+    ("Test timeout",),
+    ("No socket interface found", "no socket interface found"),
+    (
+        "Connect to 10.0.0.1<9> failed : Connection refused",
+        "Call to connect returned No route to host",
+        "Call to connect to 10.0.0.1<9> failed : Connection timed out",
+        "connect to 10.0.0.1<9> returned 101(Network is unreachable",
+        "Connect to 10.0.0.1<9> failed : Software caused connection abort",
+    ),
+    ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
+    ("NET/OFI Couldn't open AV", "NET/OFI Unable to", "NET/OFI Failed", "NET/OFI UNDELIVERABLE", "NET/OFI error"),
+    ("Message truncated : received 9 bytes instead of 8", "Mismatched collective", "mismatch in rank count"),
+    ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
+    ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "Call to ibv_reg_mr failed"),
+    (
+        "async event : port error",
+        "Async fatal event on device : device fatal",
+        "async event: QP catastrophic error",
+    ),
+    (
+        "Port number 1 state is Down",
+        "Port number 1 state is Initializing",
+        "Unable to find the Infiniband/RoCE device",
+        "IB device mlx5_9 not found",
+    ),
+    (
+        "UCX  ERROR no active messages transport",
+        "UCX  ERROR Destination is unreachable",
+        "UCX  ERROR ibv_create_ah",
+    ),
+    ("Too many open files",),
+    ("MNNVL is not working", "Check the IMEX", "check the IMEX", "Please check nvidia-imex"),
+    ("system not yet initialized",),
+    (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
+    (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
+    ("Attribute arch of node cpu not found",),
+    (
+        "invalid device ordinal",
+        "no CUDA-capable device is detected",
+        "CUDA error: initialization error",
+        "Cuda failure 3 'initialization error'",
+        "from cudaGetDeviceCount(). Error 3: initialization error",
+        "HIP error: initialization error",
+    ),
+    ("undefined symbol: ncclCommRegister",),
+    ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
+    ("attempt to run as root",),
+    ("Duplicate GPU detected : rank 1 and rank 0",),
+    (
+        "Cuda failure 'named symbol not found'",
+        "CUDA failure common.cu:9 'invalid device function'",
+        "Cuda failure 35 'CUDA driver version is insufficient'",
+        "HIP failure 'no kernel image is available'",
+        "Cuda failure 'the provided PTX'",
+        "Cuda failure 'device kernel image is invalid'",
+    ),
+    ("CUDA out of memory", "HIP out of memory", "Cuda failure 'out of memory'", "cuda failure 2 'out of memory'"),
+    ("an illegal memory access", "device-side assert", "CUDA error: unspecified launch failure", "misaligned address"),
+    (
+        "uncorrectable ECC error",
+        "uncorrectable NVLink error",
+        "Xid (PCI:0000:4b:00): 79",
+        "GPU has fallen off the bus",
+    ),
+    (
+        "exitcode: -9",
+        "(exitcode: 137)",
+        "Exit code:    137",
+        "Signal 9",
+        "signal 9",
+        "Out of memory: Killed",
+        "out of memory: Killed",
+        "oom-kill",
+    ),
+    ("exitcode: -7", "(exitcode: -7)", "Signal 7", "signal 7", "Bus error"),
+    (
+        "Got completion with error 12",
+        "Got completion from peer with status=5",
+        "Failed status 12: wr_id",
+        "failed status 13: wr_id",
+        "Transport retry count exceeded",
+        "transport retry counter exceeded",
+        "IBV_WC_RETRY_EXC",
+    ),
+    (
+        "Name or service not known",
+        "Temporary failure in name resolution",
+        "No address associated with hostname",
+        "no address associated with hostname",
+    ),
+    (
+        "ncclRemoteError",
+        "remote process exited or there was a network error",
+        "Connection closed by remote peer",
+    ),
+    (
+        "creating shared memory segment",
+        "attaching to shared memory segment",
+        "posix_fallocate failed",
+        "failed to extend /dev/shm",
+    ),
+    ("unhandled system error", "ncclSystemError"),
+    ("unhandled cuda error", "ncclUnhandledCudaError"),
+    ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
+    (
+        "ncclInvalidUsage",
+        "invalid usage, NCCL version",
+        "ncclInvalidArgument",
+        "invalid argument, NCCL version",
+    ),
+    ("Signal: Segmentation fault", "exited on signal 11", "exitcode: -11"),
+    ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
+    ("Not enough slots available", "not enough slots available"),
+    (
+        "ORTE was unable to",
+        "PRTE was unable to",
+        "ORTE daemon has",
+        "PRTE daemon has",
+        "Host key verification failed",
+        "Permission denied (publickey",
+        "ssh: connect to host",
+        "ssh exited with exit code 255",
+        "unable to complete a TCP connection",
+        "could not access or execute an executable",
+    ),
+    ("error while loading shared libraries: libmpi.so.40:",),
+    ("Couldn't connect to node1", "Unable to init the socket connection", "Unable to open the socket connection"),
+    (
+        "Couldn't allocate MR",
+        "couldn't allocate mr",
+        "Failed to create MR",
+        "failed to create mr",
+        "ibv_reg_mr failed: MR",
+        "ibv_reg_mr_iova failed: failed",
+    ),
+    ("Parser function exited with Error",),
+    ("Waiting for client to connect",),
+    ("peer access is not supported", "peer mapping resources exhausted"),
+    ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
+    ("Invalid value when checking the pattern",),
+)
+"""For each of ``FAILURES``, in their order, a line for each alternative of its sign."""
+
+
+@pytest.mark.parametrize("place", range(len(FAILURES)))
+def test_every_alternative_of_a_sign_is_found(place: int) -> None:
+    assert len(SAMPLES) == len(FAILURES)
+    for line in SAMPLES[place]:
+        assert may_fail(line), line
+        assert next(at for at, row in enumerate(FAILURES) if re.search(row.sign, line)) == place, line
+
+
+GAI: Final = (
+    "[W1130 10:00:00.0 socket.cpp:752] [c10d] The IPv6 network addresses of (node1, 29500) cannot be retrieved (gai "
+    "error: -2 - Name or service not known)."
+)
+"""torch prints it and goes on with IPv4."""
+FULL: Final = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+TIMEOUT: Final = (
+    "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, "
+    "NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
+)
+
+
+def test_a_name_that_has_only_an_ipv4_address_is_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{GAI}\n{(LOGS.parent / 'training/megatron.log').read_text(encoding='utf-8')}", encoding="utf-8")
+    result = CliRunner().invoke(main, ["show", str(path)])
+    assert result.exit_code == 0, result.output
+    error = refused(tmp_path, f"{GAI}\n{FULL}\n")
+    assert "(line 2), on rank 1" in error.answer
+    assert "nvidia-smi" in str(error)
+
+
+def test_a_full_gpu_says_more_than_a_name_that_is_not_known(tmp_path: Path) -> None:
+    name = "socket.gaierror: [Errno -2] Name or service not known"
+    assert "(line 2), on rank 1" in refused(tmp_path, f"{name}\n{FULL}\n").answer
+
+
+def test_an_initialization_error_of_a_network_is_none_of_a_gpu(tmp_path: Path) -> None:
+    crash = "[node1:12345] Signal: Segmentation fault (11)"
+    above = "[node1:1:0] ucp_worker.c:1 UCX  ERROR network initialization error"
+    assert "(line 2)" in refused(tmp_path, f"{above}\n{crash}\n").answer
+    assert "(line 1)" in refused(tmp_path, f"CUDA error: initialization error\n{crash}\n").answer
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"node7.log": TIMEOUT, "node8.log": FULL},
+        {"node7.log": TIMEOUT, "node8.log": f"{FULL}\n{TIMEOUT}"},
+        {"node7.log": "RuntimeError: Socket Timeout", "node8.log": f"{FULL}\n{TIMEOUT}"},
+        {"node7.log": f"{INFO}Init COMPLETE", "node8.log": f"{FULL}\n{TIMEOUT}"},
+        {"node7.log": "ncclRemoteError: A call failed", "node8.log": TIMEOUT},
+    ],
+)
+def test_a_rank_that_failed_comes_before_those_that_waited_for_it(texts: dict[str, str], tmp_path: Path) -> None:
+    for name, text in texts.items():
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    result = CliRunner().invoke(main, ["show", str(tmp_path)], env={"COLUMNS": "400"})
+    assert result.exit_code == 1
+    assert "failed in 2 of 2 logs; look first at node8.log: " in result.output
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir() if path.suffix == ".txt"))
 def test_a_log_with_results_is_no_failed_job(name: str) -> None:
     is_failed = name.startswith(("failed", "watchdog", "ras", "nccl-debug"))
@@ -157,7 +428,6 @@ DEVICES: Final = (
     "#  Rank  0 Pid   1234 on node1 device  0 [0x00] Tesla V100-SXM2-16GB\n"
     "#  Rank  1 Pid   4321 on node2 device  0 [0x00] Tesla V100-SXM2-16GB\n"
 )
-INFO: Final = "node1:12:34 [0] NCCL INFO "
 MEET, CONNECT, CALL = "ranks meet (", "ranks connect (", "the first call runs ("
 PERFTEST: Final = "                    RDMA_Write BW Test\n Dual-port       : OFF          Device         : mlx5_0\n"
 ENDS: Final = (

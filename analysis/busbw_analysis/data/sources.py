@@ -21,7 +21,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
 from busbw_analysis.data.readers import flight, json_text
-from busbw_analysis.data.readers.logs import is_log, read_file, reader_named
+from busbw_analysis.data.readers.logs import Kind, kind_of, read_file, reader_named
 
 _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
@@ -143,9 +143,9 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     candidates = [
         file for file in sorted(members) if not (file.parent / store.RUN_FILE).is_file() and not _is_report(file)
     ]
-    logs = tuple(str(file) for file in candidates if _is_log(file))
+    kinds = {str(file): kind for file in candidates if (kind := _kind_of(file)) is not None}
     # Without a result, the answer is in messages of jobs that failed.
-    logs = logs or tuple(str(file) for file in candidates if _is_log(file, failed=True))
+    logs = tuple(log for log, kind in kinds.items() if kind != "failure" or "results" not in kinds.values())
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
     dumps = {log: dump for log in logs if (dump := _dump_of(Path(log))) is not None}
@@ -162,12 +162,12 @@ def _dump_of(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _is_log(path: Path, *, failed: bool = False) -> bool:
+def _kind_of(path: Path) -> Kind | None:
     try:
         with files.opened(path) as file:
-            return is_log(file, failed=failed)
+            return kind_of(file)
     except OSError:
-        return False
+        return None
 
 
 def _is_report(path: Path) -> bool:

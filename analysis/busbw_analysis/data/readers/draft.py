@@ -283,7 +283,9 @@ class Draft:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         if (end := self.progress.end()) is not None:
             message = f"a log of {self.tool} without results: {end.answer}"
-            raise LogError(message, [*end.lines, *seen], code="hang", log=self.source)
+            error = LogError(message, [*end.lines, *seen], code="hang", log=self.source)
+            error.follows = end.follows
+            raise error
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
         why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"

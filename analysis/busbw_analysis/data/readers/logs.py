@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import SEEK_END, BytesIO
 from itertools import chain
-from typing import IO, Final, Protocol
+from typing import IO, Final, Literal, Protocol
 
 import msgspec
 
@@ -277,14 +277,21 @@ def slug(reader: Reader) -> str:
     return reader.name.lower().replace(" ", "-")
 
 
-def is_log(file: IO[bytes], *, failed: bool = False) -> bool:
-    """Whether a reader recognises the beginning of a file; with ``failed``, also as messages of a job that failed."""
+Kind = Literal["results", "hang", "failure"]
+
+
+def kind_of(file: IO[bytes]) -> Kind | None:
+    """What a reader recognises in the beginning of a file: results, where a job hangs, or how it failed; None for none
+    of these.
+    """
     try:
         _, head = _unwrapped("", file)
     except LogError:
-        return False
-    without = {None, _HARDWARE} if failed else {None, _HARDWARE, _FAILURE}
-    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in without
+        return None
+    reader = recognise(_unpasted(paste.recognised(_texts(head), _is_log), head))
+    if reader in {None, _HARDWARE}:
+        return None
+    return "failure" if reader is _FAILURE else "hang" if reader in {_WATCHDOG, _MESSAGES} else "results"
 
 
 class OfTraining(LogError):

@@ -159,7 +159,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"client socket has (?:failed to connect to|timed out after \d+ ?ms while trying to connect to) "
-        r"[\[(]?([^\s,\])]{1,255})[\])]?[:,] ?(\d{1,5})",
+        r"(?:any network address of )?[\[(]?([^\s,\])]{1,255})[\])]?[:,] ?(\d{1,5})",
         _MEET,
         "nothing answers at {}, port {}",
         "rank 0 has not started or ended, MASTER_ADDR or MASTER_PORT differ, a firewall, a name with several addresses",
@@ -343,7 +343,8 @@ FAILURES: Final = (
         "unset NCCL_TOPO_FILE, or update the plugin (aws-ofi-nccl) and NCCL",
     ),
     Failure(
-        r"'?(invalid device ordinal|no CUDA-capable device is detected|initialization error)",
+        r"'?(invalid device ordinal|no CUDA-capable device is detected)"
+        r"|(?:CUDA|[Cc]uda|HIP).{0,200}?(initialization error)",
         "",
         "CUDA does not give a rank its GPU ({})",
         "more ranks than GPUs, CUDA_VISIBLE_DEVICES, a container without GPUs (--gpus all), a process that was forked",
@@ -355,13 +356,6 @@ FAILURES: Final = (
         "another NCCL is loaded than the program was built for ({})",
         "a second NCCL in LD_LIBRARY_PATH or among Python's packages",
         "ldd and LD_DEBUG=libs name the one that is loaded; pip list shows nvidia-nccl",
-    ),
-    Failure(
-        r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname)",
-        _MEET,
-        "the name of a host is not known ({})",
-        "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
-        "ask for it on all hosts (getent hosts NAME), or give an address",
     ),
     Failure(
         r"(not built with SLURM's PMI)|(PMIX ERROR: \w+)|(PMI2?_Init failed)",
@@ -436,6 +430,15 @@ FAILURES: Final = (
         "the other NIC does not answer",
         "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
         "check with ib_write_bw between the two ports (show_gids, ibstat)",
+    ),
+    Failure(
+        # torch goes on after a line with "gai error", to IPv4 or to the next attempt.
+        r"(?<!gai error: -\d - )"
+        r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname)",
+        _MEET,
+        "the name of a host is not known ({})",
+        "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
+        "ask for it on all hosts (getent hosts NAME), or give an address",
     ),
     Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer",
@@ -577,11 +580,12 @@ _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
 _MAY_FAIL: Final = re.compile(
     "rror|ail|ime(?:d )?out|nable to|runcated|ismatch|sync(?: fatal)? event|state is |not found|oo many open"
-    "|not yet init|MNNVL|IMEX|NVLS|ordinal|no CUDA-cap|undefined symbol|not known|no address|not built with|PMI"
-    "|as root|egmentation|ssh |UCX |losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
+    "|not yet init|MNNVL|IMEX|nvidia-imex|NVLS|nvls.cc|p2p.cc|peer access|ordinal|no CUDA-cap|undefined symbol"
+    "|not known|[Nn]o address|not built with|PMI|as root|egmentation|ssh[: ]|[OP]RTE |UCX |losed by|efused|hut down"
+    "|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
-    "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|n't connect|retry c"
-    "|shared memory s|allocate MR|Parser f|Waiting for c|DUE TO|peer mapping"
+    "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
+    "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER|rank  "
 )
 """In every line that is about a failure, and found faster than the signs."""
@@ -624,12 +628,14 @@ def ranks_in_words(ranks: Collection[int]) -> str:
 
 
 class Ending(NamedTuple):
-    """How a job ended, its usual causes, what to do, and whether it usually follows from a failure of another rank."""
+    """How a job ended, its usual causes, what to do, and how often it follows from a failure of another rank, as
+    ``LogError.follows`` says it.
+    """
 
     answer: str
     causes: str
     action: str
-    follows: bool = False
+    follows: int = 0
 
     @property
     def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -713,7 +719,7 @@ class Progress:
         call = f", in {self._call}" if self._call else ""
         of = f", on {ranks_in_words(self._of)}" if self._of else ""
         where = f"the job failed{when}{call}: {words} (line {line}){of}{self._first}{self._apart()}"
-        return Ending(where, failure.causes, failure.action, failure.follows)
+        return Ending(where, failure.causes, failure.action, 2 if failure.follows else int(failure.waits))
 
     def end(self) -> Ending | None:
         """Where the log ends, who is missing, and the usual causes; None without a message of NCCL."""
@@ -723,7 +729,7 @@ class Progress:
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
         call = f", {self._call}" if self._call else ""
         where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
-        return Ending(f"{where}{self._apart()}", self.phase.causes, self.phase.action)
+        return Ending(f"{where}{self._apart()}", self.phase.causes, self.phase.action, 1)
 
     def _apart(self) -> str:
         """That hosts meet over addresses that may not reach each other; "" if they do not."""

@@ -108,7 +108,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     failed = draft.progress.failure(alone=False)
     also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
     message = f"torch's watchdog of NCCL ended the job: {'; '.join(texts)}"
-    raise LogError(message, also, code="hang", log=draft.source)
+    error = LogError(message, also, code="hang", log=draft.source)
+    error.follows = 1 if failed is None else failed.follows
+    raise error
 
 
 def _unbroken(lines: Iterable[str]) -> Iterator[str]:
