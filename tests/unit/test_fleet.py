@@ -149,6 +149,14 @@ def test_packets_that_are_sent_again_are_those_of_pairs_that_stand_out() -> None
         assert measured.resent.tolist() == resent
 
 
+def test_packets_that_neighbours_send_again_in_barriers_are_those_of_a_node_that_waits() -> None:
+    asked = Round.of(PAIRS, "suspects", np.asarray([0, 2]), np.asarray([1, 3]))
+    for waits, resent in ((0, True), (1, True), (2, False), (5, False)):
+        packets = np.asarray([2, 2, 0, 0, waits], dtype=np.float64)
+        measured = asked.measured(np.ones(2), np.ones(2), packets=packets)
+        assert require(measured.resent).tolist() == [resent, False]
+
+
 def test_a_link_that_loses_messages_is_told_from_its_nodes() -> None:
     verdict = only(world(lost={(2, 9): 0.4, (9, 2): 0.4}))
     assert (verdict.kind, verdict.nodes, verdict.way) == ("link", (2, 9), "both")

@@ -100,6 +100,10 @@ class Round:
             own = packets[self.sender] + packets[self.receiver]
             others = (own.sum() - own) / max(1, len(own) - 1)
             resent = (own >= _LEAST_RESENT) & (own > _TIMES_OTHERS * others)
+            # Barriers are between all nodes: neighbours of one that loses messages send them again, too.
+            waits = ~np.isin(np.arange(len(packets)), [self.sender, self.receiver])
+            most = np.maximum(packets[self.sender], packets[self.receiver])
+            resent &= most > packets[waits].max(initial=0.0)
         self = replace(self, seconds=seconds, spread=spread, resent=resent, wrong=wrong)  # noqa: PLW0642
         if taken is None or np.isnan(taken).all():
             return self
