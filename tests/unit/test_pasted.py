@@ -18,6 +18,9 @@ from busbw.errors import BusbwError, LogError
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.readers.deduce import said
+from busbw_analysis.data.readers.log import Said
+from busbw_analysis.data.readers.nccl_info import remedy
 from busbw_analysis.data.sources import find, logs_in
 
 HEADER = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
@@ -654,6 +657,60 @@ def test_ranks_that_the_text_above_a_table_names(
     assert "deduced" in codes(stored)
 
 
+@pytest.mark.parametrize(
+    ("text", "ranks", "hosts"),
+    [
+        ("16 GPUs", 16, None),
+        ("all_reduce on 16 gpus", 16, None),
+        ("all_reduce over 1024 ranks", 1024, None),
+        ("all_reduce, 8 H100 GPUs", 8, None),
+        ("16 GPUs on 2 nodes, NCCL 2.21", 16, 2),
+        ("32 GPUs across 4 nodes", 32, 4),
+        ("8 GPUs on 1 node", 8, 1),
+        ("4 nodes x 8 H100 GPUs", 32, 4),
+        ("2 nodes × 8 GPUs each", 16, 2),
+        ("2 nodes, 8 GPUs per node: all_reduce", 16, 2),
+        *(
+            (text, None, None)
+            for text in (
+                *("each node has 8 GPUs, two nodes", "Each node has 8 H100 GPUs, over two of them", "per node 8 GPUs"),
+                *("two nodes with 8 GPUs", "2 nodes with 8 GPUs", "2 nodes 8xH100", "two nodes with 8 GPUs each"),
+                *("on 2 x 8 GPUs", "on 2x8 GPUs", "2 × 8 GPUs", "on 8 GPUs x 2", "on 8 GPUs/node", "8 GPUs a node"),
+                *("on 32 GPU nodes", "32 GPU nodes", "16-node cluster, 8 GPUs", "DGX, 8 GPUs", "2 DGX with 8 GPUs"),
+                *("on 0 nodes with 8 GPUs each", "on 2 nodes with 0 GPUs each", "on 0 GPUs", "16 GPUs on 3 nodes"),
+                *("16 GPUs across 4 nodes with 8 GPUs each", "8 GPUs, 1 node / 2 nodes", "8 GPUs all_gather 2 nodes"),
+                *("8 of 16 GPUs", "fewer than 16 GPUs", "up to 16 GPUs", "on max 16 GPUs", "at least 8 GPUs"),
+                *(
+                    "compared to 8 GPUs",
+                    "compared with all_reduce on 8 GPUs",
+                    "expected for 8 GPUs",
+                    "slower on 16 GPUs",
+                ),
+                *(
+                    "8, 16 GPUs",
+                    "8 or 16 GPUs",
+                    "8-16 GPUs",
+                    "on 16 GPUs and 32",
+                    "1,024 GPUs",
+                    "on 16 GPUs and 2nodes",
+                ),
+                *("not on 8 GPUs", "Is all_reduce on 8 GPUs slow?", "all_reduce on 8 GPUs in pairs"),
+                "all_reduce on 16 GPUs of a machine that is made of two, of wh",
+            )
+        ),
+    ],
+)
+def test_ranks_are_read_only_from_a_plain_statement(text: str, ranks: int | None, hosts: int | None) -> None:
+    found = said([text]) or Said()
+    assert (found.ranks, found.hosts) == (ranks, hosts)
+
+
+def test_texts_that_disagree_name_no_ranks() -> None:
+    for other in ("all_reduce on 8 GPUs", "each node has eight GPUs", "2 nodes"):
+        assert (said(["all_reduce on 16 GPUs", other]) or Said()).ranks is None
+    assert (said(["all_reduce on 16 GPUs", "The nodes share a switch."]) or Said()).ranks == 16
+
+
 def test_a_printed_busbw_wins_over_the_text_above(tmp_path: Path) -> None:
     stored = read(tmp_path, f"all_reduce on 16 GPUs:\n\n{HEADER}{ROW}{END}")
     assert {row.case.ranks for row in stored.imported} == {8}
@@ -726,6 +783,39 @@ def test_a_variable_that_helped_by_the_text_is_evidence(text: str, named: bool, 
     with pytest.raises(LogError) as error:
         read(tmp_path, f"```\n{warning}\n```\n{text}\n")
     assert any("the text says" in line for _, line in error.value.lines) == named
+
+
+@pytest.mark.parametrize(
+    ("text", "helped"),
+    [
+        ("It hangs with NCCL_ALGO=Ring, works with NCCL_ALGO=Tree.", "NCCL_ALGO=Tree"),
+        ("breaks with NCCL_P2P_LEVEL=NVL but works with NCCL_P2P_LEVEL=SYS", "NCCL_P2P_LEVEL=SYS"),
+        ("I tried NCCL_ALGO=Ring; NCCL_ALGO=Tree helped", "NCCL_ALGO=Tree"),
+        ("Setting NCCL_IB_DISABLE=1 fixes it", "NCCL_IB_DISABLE=1"),
+        ("Workaround: NCCL_IB_HCA=mlx5_0,mlx5_1.", "NCCL_IB_HCA=mlx5_0,mlx5_1"),
+        ("solved with UCX_NET_DEVICES=mlx5_0:1, thanks", "UCX_NET_DEVICES=mlx5_0:1"),
+        ("NCCL_SOCKET_IFNAME=eth0.100 solved it.", "NCCL_SOCKET_IFNAME=eth0.100"),
+        ("UCX_TLS=rc helps to sustain the rate, but only at 7.5 GB/s", "UCX_TLS=rc"),
+        *(
+            (text, None)
+            for text in (
+                "works fine until NCCL_ALGO=Tree is set",
+                "only NCCL_IB_DISABLE=0 hangs; it works otherwise",
+                "Run it with NCCL_DEBUG=INFO to see how it works",
+                "works with NCCL_DEBUG=INFO",
+                "tried NCCL_P2P_DISABLE=1 as workaround, it hangs the same",
+                "NCCL_P2P_DISABLE=1 as workaround, it hangs the same",
+                "NCCL_P2P_DISABLE=1 helped, but it fails later",
+                "NCCL_P2P_DISABLE=1 made it hang and NCCL_IB_DISABLE=1 helped",
+                "works with NCCL_ALGO=Ring, works with NCCL_ALGO=Tree",
+                "NCCL_P2P_DISABLE=1 works around nothing",
+                "Fixed in: NCCL_VERSION=2.18.1",
+            )
+        ),
+    ],
+)
+def test_only_a_clause_without_doubt_says_what_helped(text: str, helped: str | None) -> None:
+    assert remedy(text) == (None if helped is None else f"the text says that {helped} helped")
 
 
 def test_a_table_below_the_name_of_a_tool_says_what_is_wrong_with_the_table(tmp_path: Path) -> None:

@@ -112,42 +112,65 @@ def op_in(text: str) -> str | None:
     return next(iter(ops)) if len(ops) == 1 else None
 
 
-_GPUS: Final = r"(?<![\w.,-])(\d{1,5})[ -]?(?:x )?(?:[A-Z]\w{1,9} )?(?:GPUs?|ranks|processes|devices|NPUs)\b"
-_NODES: Final = r"(?<![\w.,-])(\d{1,5})[ -]?(?:x )?(?:nodes|hosts|servers|machines)\b"
-_EACH: Final = r"(?:,? (?:each|per|on each|in each|a|every)\b| ?/) ?(?:node|host|server|machine)?"
-_ALL: Final = re.compile(rf"{_GPUS}(?!{_EACH})(?:.{{0,20}}?{_NODES})?")
-_OF_NODES: Final = re.compile(
-    rf"{_NODES}(?: (?:of|with|[x×]))? ?(\d{{1,3}}) ?[x×] ?[A-Z]{{1,2}}\d{{2,4}}|{_NODES}.{{0,12}}?{_GPUS}({_EACH})?"
+_COUNT: Final = r"([1-9]\d{0,4})[ -]?"
+_MODEL: Final = r"[A-Z]{1,2}\d{2,4}X?"
+_GPUS: Final = rf"{_COUNT}(?:[x×] ?)?(?:(?:{_MODEL}|NVIDIA|MPI) )?(?:GPUs|ranks)\b"
+_NODE: Final = r"(?:node|host|server|machine)"
+_NODES: Final = rf"{_COUNT}{_NODE}s?\b"
+_EACH: Final = rf"(?: each\b| ?(?:on each|in each|per|/) ?{_NODE}\b)"
+_BEFORE: Final = (
+    r"(?:^|(?<!\d)[,;:(] ?|\b(?:on|across|using|for) |(?:reduce|gather|scatter|to_?all|cast|perf)(?: over| with)? )"
 )
-"""``16 GPUs on 2 nodes``, and ``2 nodes with 8 GPUs each``: without the last word it may be 8 or 16."""
+_STATEMENT: Final = re.compile(
+    rf"(?i){_BEFORE}(?:{_GPUS}(?:(?: on| across| over| ?\() ?{_NODES}\)?)?"
+    rf"|{_NODES}(?: of {_COUNT}[x×] ?{_MODEL}\b| [x×] {_GPUS}(?:{_EACH})?|(?: with| of|,) {_GPUS}{_EACH}))"
+)
+"""``16 GPUs on 2 nodes``, ``2 nodes with 8 GPUs each``; without the last word it may be 8 or 16."""
+_COUNTED: Final = re.compile(
+    r"(?i)(?<![a-z_])(?:[GN]PUs?|ranks?|process(?:es)?|devices?|nodes?|hosts?|servers?|machines?"
+    r"|box(?:es)?|instances?|VMs?|pods?|systems?|clusters|racks?|trays?|[DH]GX\w*)\b"
+)
+"""What may be counted: beside the statement, none may be named."""
+_DOUBTS: Final = (
+    r"(?<![\w.])\d+(?![\w.])|\d ?[x×]|\b[x×] ?\d|\?|n't\b|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve"
+    r"|sixteen|single|dual|both|pairs?|groups?|half|twice|double|several|many|subset|split|each|every|per|than"
+    r"|compar\w+|versus|vs|fewer|more|less|least|most|max(?:imum)?|min(?:imum)?|up to|instead|others?|another|same|like"
+    r"|unlike|as|expect\w*|theoretical|ideal|should|would|could|if|when|while|but|not|no|never|except|previous\w*|earlier"
+    r"|before|after|until|slower|faster|better|worse|works?|fine|fail\w*|hangs?|averag\w*)\b"
+)
+"""Another number, or a word with which the table may be of other ranks."""
+_DOUBTED: Final = re.compile(rf"(?i){_DOUBTS}")
+_NUMBERED: Final = re.compile(rf"(?i)\d|{_DOUBTS}")
 _VERBS: Final = frozenset({"reduce", "gather", "scatter"})
 """Operations that are also words of other sentences."""
-_SEEN_BEHIND: Final = 10
-"""Characters behind a count that a text which was cut must have, because they may say ``per node``."""
 
 
 def said(texts: Iterable[str]) -> Said | None:
-    """What the ``texts`` above a table say of its measurement; of several numbers of ranks none."""
+    """What the ``texts`` above a table say of its measurement; no ranks unless there is a single plain statement."""
     lines = list(texts)
     ops = {op for text in lines if (op := op_in(text)) is not None} - _VERBS
-    counts = {count for text in lines for count in _counts(text)}
+    counts = {_ranks(text) for text in lines if _COUNTED.search(text) and _NUMBERED.search(text)}
     ranks, hosts = counts.pop() if len(counts) == 1 else (None, None)
     op = ops.pop() if len(ops) == 1 else None
     return None if op is None and ranks is None else Said(op=op, ranks=ranks, hosts=hosts)
 
 
-def _counts(text: str) -> Iterator[tuple[int | None, int | None]]:
-    """Numbers of ranks in a text, each with that of hosts; (None, None) where it has two meanings."""
-    end = len(text) - (_SEEN_BEHIND if len(text) >= LONGEST_CAPTION else 0)
-    if (match := _OF_NODES.search(text, 0, end)) is not None:
-        hosts, each = int(match[1] or match[3]), int(match[2] or match[4])
-        yield (hosts * each, hosts) if match[2] or match[5] else (None, None)
-        return
-    for match in _ALL.finditer(text):
-        if match.end() > end:
-            continue
-        ranks, nodes = int(match[1]), int(match[2] or 0)
-        yield (ranks, nodes or None) if ranks > 1 and ranks % (nodes or 1) == 0 else (None, None)
+def _ranks(text: str) -> tuple[int | None, int | None]:
+    """The numbers of ranks and hosts that a text states; without ranks if there is a doubt or its end was cut off."""
+    rest, statements = _STATEMENT.subn(" ; ", text)
+    match = _STATEMENT.search(text)
+    if (
+        match is None
+        or statements > 1
+        or len(text) >= LONGEST_CAPTION
+        or _COUNTED.search(rest)
+        or _DOUBTED.search(rest)
+    ):
+        return None, None
+    ranks, hosts, of_hosts, *each = (int(group) if group else None for group in match.groups())
+    if of_hosts is not None:
+        return of_hosts * next(filter(None, each)), of_hosts
+    return (None, None) if ranks is None or ranks % (hosts or 1) else (ranks, hosts)
 
 
 # --- disagreements of size, time and rates ---------------------------------------------------------------------------

@@ -171,18 +171,36 @@ REMEDY: Final = "remedy"
 """Code of a sentence in a paste that names a variable which helped."""
 EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
 """All codes of evidence."""
-_HELPED: Final = r"(?i:\b(?:s[lo]{2}ved|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b)"
-_VARIABLE: Final = r"((?:NCCL|RCCL|UCX|GLOO|FI|HSA|CUDA|TORCH_NCCL)_[A-Z\d_]{2,40} ?= ?[\w,:^-]{1,40})"
-_REMEDY: Final = re.compile(rf"{_HELPED}[^.]{{0,60}}?{_VARIABLE}|{_VARIABLE}[^.=]{{0,40}}?{_HELPED}")
+_HELPED: Final = re.compile(r"(?i)\b(?:s[lo]{2}ved|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b")
+_VARIABLE: Final = re.compile(r"\b((?:NCCL|RCCL|UCX|GLOO|FI|HSA|CUDA|TORCH_NCCL)_[A-Z\d_]{2,40} ?= ?[\w,:.^=/-]*[\w/])")
+_ASSIGNED: Final = re.compile(r"\b[A-Z][A-Z\d_]+ ?=")
+_CLAUSES: Final = re.compile(r"[,.](?=\s|$)|;|\bbut\b")
 _DENIED: Final = re.compile(r"(?i)n't\b|\b(?:not|no|never|nor|without|still|unless|if)\b|\?")
+_FAILED: Final = re.compile(r"(?i)\b(?:hang|hung|fail|br[eo]ak|broke|crash|error|stuck|slow|same\b)")
+_DOUBTED: Final = re.compile(
+    r"(?i)debug|version|\b(?:until|only|tr(?:y|ied|ying)|see|how|nothing|before|except|otherwise|instead|even|also"
+    r"|should|would|could|might|may|maybe|seems?|although|despite)\b"
+)
 
 
 def remedy(text: str) -> str | None:
-    """What a sentence of a paste says of a variable that helped; None if it does not, or leaves a doubt."""
-    match = _REMEDY.search(text)
-    if match is None or _DENIED.search(text):
+    """What a sentence of a paste says of a variable that helped: the one of a clause that names success. None if there
+    is no such clause or several, or a doubt in it, or a failure up to the next clause with a variable.
+    """
+    if _DENIED.search(text):
         return None
-    return f"the text says that {match[1] or match[2]} helped"
+    helped: set[str] = set()
+    last = None
+    for clause in _CLAUSES.split(text):
+        if (count := len(_ASSIGNED.findall(clause))) == 0:
+            if _FAILED.search(clause):
+                helped.discard(last or "")
+            continue
+        match = _VARIABLE.search(clause)
+        last = match[1] if match is not None and count == 1 and _HELPED.search(clause) else None
+        if last is not None and not _DOUBTED.search(clause) and not _FAILED.search(clause):
+            helped.add(last)
+    return f"the text says that {helped.pop()} helped" if len(helped) == 1 else None
 
 
 _SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")
