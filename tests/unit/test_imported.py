@@ -38,6 +38,8 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.curves import panel_of
+from busbw_analysis.report.document import Table
+from busbw_analysis.report.show import show_blocks, show_rows
 
 EXPECTED: dict[str, Any] = json.loads(EXPECTED_FILE.read_text(encoding="utf-8"))
 RANK = "#  Rank {0:2} Group  0 Pid {0} on node{1} device {2} [0000:{2:02x}:00] {3}"
@@ -189,6 +191,19 @@ def test_rows_of_a_table_may_be_over_other_numbers_of_ranks(tmp_path: Path) -> N
     path.write_text("\n".join(["all_reduce", head, *lines, ""]), encoding="utf-8")
     stored = find(tmp_path, str(path)).read().stored
     assert [row.case.ranks for row in stored.imported] == [8, 16, 32]
+
+
+def test_rows_of_other_numbers_of_ranks_are_other_tables(tmp_path: Path) -> None:
+    part = "$ mpirun -n {ranks} ./osu_allreduce\n# OSU MPI Allreduce Latency Test v7.4\n# Size  Avg Latency(us)\n"
+    part += "4  1.20\n1024  3.20\n"
+    path = tmp_path / "log"
+    path.write_text(part.format(ranks=2) + part.format(ranks=4), encoding="utf-8")
+    rows = show_rows(judged(path))
+    tables = [block for block in show_blocks(rows) if isinstance(block, Table)]
+    assert [len(table.rows) for table in tables] == [2, 2]
+    assert [table.caption.rpartition(" · ")[2] for table in tables] == ["2 ranks", "4 ranks"]
+    (alone,) = [block for block in show_blocks(rows[:2]) if isinstance(block, Table)]
+    assert "ranks" not in alone.caption
 
 
 def test_times_of_processes_with_several_gpus_are_of_no_rank() -> None:

@@ -471,6 +471,18 @@ def test_a_family_of_keys_is_no_key_of_a_plan_file() -> None:
         plan.parse_plan('[[sweep]]\nops = ["stream_copy"]\nhost = {threads = "1"}\n', "a plan", Path())
 
 
+@pytest.mark.parametrize("value", ["3", "{}", "{imbalance = 0.3}"])
+@pytest.mark.parametrize("family", ["communication", "files", "host", "training"])
+def test_the_table_of_a_family_is_not_given_from_outside(family: str, value: str) -> None:
+    name = f"keys of {family}"
+    text = refused(f'[[sweep]]\nops = ["all_to_all_v"]\n"{name}" = {value}\n')
+    assert text.startswith(f"my.toml, line 3: unknown key {name!r}")
+    stored = BASE.as_json()
+    stored["sweep"][0][name] = {}
+    with pytest.raises(msgspec.ValidationError, match=name):
+        plan_of_json(stored)
+
+
 def test_sizes_leave_the_roof_of_a_plan_alone_unless_it_is_all_there_is() -> None:
     suite = plan.read_suite("quick")
     narrowed = plan.override(suite, sizes="4KiB")

@@ -480,3 +480,15 @@ def test_a_hundred_damaged_folders_are_answered_in_words() -> None:
     outcome = campaign(seed=20261122, seconds=10.0, count=trials(50, 150))
     assert outcome.failures == ()
     assert outcome.tried > 0
+
+
+@pytest.mark.parametrize("key", ["sizes", "threads", "blocks"])
+def test_a_long_value_is_not_repeated_in_the_list(key: str, golden: Path) -> None:
+    path = golden / store.RUN_FILE
+    document = json.loads(path.read_bytes())
+    value = "9" * 50_000
+    document["plan"]["sweep"][0][key] = [value] if key == "blocks" else value
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(DamagedRun) as caught:
+        store.read_run(golden)
+    assert len(str(caught.value)) < len(str(path)) + 1000

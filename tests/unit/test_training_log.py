@@ -1,9 +1,11 @@
 """Logs of training programs: the numbers of every format, and what was planted in them is found."""
 
 import json
+import pickle
 import random
+import shutil
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from busbw.errors import LogError
 from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw_analysis.cli.training import training
-from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.readers.logs import OfTraining, read_steps
 from busbw_analysis.data.readers.training import TrainingLog
 from busbw_analysis.training.log import StepTimes, findings, step_times
 
@@ -185,6 +187,35 @@ def test_show_names_the_command_that_reads_it(before: list[str], tmp_path: Path)
     assert "busbw training log" in str(refused.value)
     result = CliRunner().invoke(training, ["log", str(path), "--json"])
     assert json.loads(result.stdout)["steps"]["typical"] == 5.0
+
+
+def every(error: type[LogError]) -> Iterator[type[LogError]]:
+    """The class and those below it."""
+    yield error
+    for below in error.__subclasses__():
+        yield from every(below)
+
+
+def test_an_error_of_a_log_is_the_same_in_another_process() -> None:
+    steps = logged([megatron(step, 5.0) for step in range(9)])
+    of = {LogError: LogError("said", [("Why", "so")], code="hang", log="x.log"), OfTraining: OfTraining(steps)}
+    assert {*every(LogError)} == of.keys()
+    for error in of.values():
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
+        assert type(again) is type(error)
+        assert (str(again), again.__dict__, again.code) == (str(error), error.__dict__, error.code)
+
+
+@pytest.mark.parametrize("first", ["train.log", "nccl.txt"])
+def test_steps_are_shown_of_a_single_log(first: str, tmp_path: Path) -> None:
+    steps = tmp_path / "train.log"
+    steps.write_text("\n".join(megatron(step, 5.0) for step in range(30)), encoding="utf-8")
+    shutil.copy(LOGS / "nccl-tests-2.19.txt", tmp_path / "nccl.txt")
+    other = {"train.log": "nccl.txt", "nccl.txt": "train.log"}[first]
+    result = CliRunner().invoke(main, ["show", str(tmp_path / first), str(tmp_path / other)])
+    assert result.exit_code == 1
+    assert result.output.startswith("busbw: train.log: ")
+    assert CliRunner().invoke(main, ["show", str(steps)]).exit_code == 0
 
 
 @pytest.mark.parametrize(("first", "warm_up"), [(0, 1), (180, 0)])

@@ -59,6 +59,8 @@ def show(
     try:
         judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=facts)
     except OfTraining as found:
+        if len(runs) > 1:
+            raise
         print_steps(found.steps, facts.gpu, as_json=as_json)
         return
     answer = answer_of(judgement)

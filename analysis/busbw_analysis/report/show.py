@@ -226,6 +226,14 @@ def _title(row: ShownRow, common: Collection[str]) -> str:
     return " · ".join(filter(None, parts))
 
 
+def _by_title(rows: Sequence[ShownRow], common: Collection[str]) -> Iterator[tuple[str, list[ShownRow]]]:
+    """The rows of each table by its title, which has the ranks where only their number tells tables apart."""
+    tables = grouped(rows, lambda row: (_title(row, common), row.case.ranks))
+    alike = Counter(title for title, _ in tables)
+    for (title, ranks), members in tables.items():
+        yield title if alike[title] == 1 else f"{title} · {counted(ranks, 'rank')}", members
+
+
 def _which(row: ShownRow) -> str | None:
     """Which row of a case this is, if there are several."""
     if row.row == "slowest pair" and row.ranks:
@@ -382,7 +390,7 @@ def show_blocks(
     head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
-    for title, members in grouped(rows, lambda row: _title(row, same)).items():
+    for title, members in _by_title(rows, same):
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
         empty = [
             f"an empty call takes {format_time(ns)} of each" for ns in {row.empty_call_ns for row in members} if ns

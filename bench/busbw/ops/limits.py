@@ -91,7 +91,7 @@ def read_toml(text: str, origin: str, repeated: Iterable[str] = ()) -> dict[str,
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
-_MENTIONED: Final = re.compile(r"(?:field `|key ')(?P<key>\w+)")
+_MENTIONED: Final = re.compile(r"(?:field `|key ')(?P<key>[^`']+)")
 
 
 Keys = Mapping[str, FieldInfo]

@@ -311,7 +311,8 @@ def _by_family(document: Mapping[str, JSON]) -> dict[str, JSON]:
 def _divided(sweep: Mapping[str, JSON]) -> dict[str, JSON]:
     parts = {f"keys of {family}": _part(sweep, record) for family, record in _FAMILIES.items()}
     own = {name: value for name, value in sweep.items() if not any(name in part for part in parts.values())}
-    return {**parts, **own}
+    named_alike = {name: value for name, value in own.items() if name in parts}  # no key of a table, so it is refused
+    return own | {name: part | named_alike for name, part in parts.items()}
 
 
 def _path(path: str) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 
@@ -64,6 +64,7 @@ _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would take 6 GB."""
 
 
+_LONGEST_FLAW: Final = 600
 NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions for damaged bytes: not JSON or of another shape, not UTF-8, nested too deeply."""
 
@@ -432,9 +433,14 @@ def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | No
     return None
 
 
+def _cut(flaw: str) -> str:
+    """``flaw`` with its ends alone, if it has a long value."""
+    return flaw if len(flaw) <= _LONGEST_FLAW else f"{flaw[: _LONGEST_FLAW - 100]}…{flaw[-100:]}"
+
+
 def _damaged(path: Path, line: int, flaw: str) -> DamagedRun:
     return DamagedRun(
-        f"{path}, line {line}: {flaw}; measure again, or delete this line and all end rows, and resume the run"
+        f"{path}, line {line}: {_cut(flaw)}; measure again, or delete this line and all end rows, and resume the run"
     )
 
 
@@ -556,10 +562,10 @@ def read_run(folder: Path) -> Run:
     try:
         run = read_document(document)
     except NOT_A_RECORD as error:
-        message = f"{path}: {error}; it was edited, or an unreleased busbw wrote it"
+        message = f"{path}: {_cut(str(error))}; it was edited, or an unreleased busbw wrote it"
         raise DamagedRun(f"{message}: restore it from a copy, or measure again") from error
     if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
-        raise DamagedRun(f"{path}: {flaw}")
+        raise DamagedRun(f"{path}: {_cut(flaw)}")
     return run
 
 

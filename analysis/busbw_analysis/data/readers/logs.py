@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import SEEK_END, BytesIO
 from itertools import chain
-from typing import IO, Final, Literal, Protocol
+from typing import IO, Final, Literal, Protocol, Self
 
 import msgspec
 
@@ -299,17 +299,21 @@ class OfTraining(LogError):
 
     code = "training-log"
 
-    def __init__(self, name: str, steps: training.TrainingLog) -> None:
+    def __init__(self, steps: training.TrainingLog) -> None:
         does = "busbw training log or show reads it alone, training plan --from uses it"
-        super().__init__(f"{name}: a log of a training program; {does}")
+        super().__init__(f"{steps.source}: a log of a training program; {does}")
         self.steps = steps
+
+    def __reduce__(self) -> tuple[type[Self], tuple[training.TrainingLog]]:
+        """For other processes: an exception is otherwise made again from its message."""
+        return type(self), (self.steps,)
 
 
 def _of_training(name: str, file: IO[bytes]) -> LogError:
     """The error with the steps in a log, or why there are none."""
     file.seek(0)
     try:
-        return OfTraining(name, read_steps(name, file))
+        return OfTraining(read_steps(name, file))
     except LogError as error:
         return error
 
