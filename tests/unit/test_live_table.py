@@ -3,6 +3,7 @@
 import io
 import os
 import time
+from dataclasses import replace
 from typing import TextIO
 
 import msgspec
@@ -66,6 +67,10 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
         "±": "±0%",
         "launch": "1/3",
     }
+
+
+def test_an_interval_wider_than_the_time_is_printed_as_such() -> None:
+    assert columns(only_line(case("all_reduce", 8), replace(BARE, sample_noise=3.0)))["±"] == "±>100%"
 
 
 @pytest.mark.parametrize(

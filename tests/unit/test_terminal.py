@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from testing.command import busbw
-from testing.synthetic import case, synthetic_run, write_synthetic
+from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import LaunchError
 from busbw.escape import echo, echo_toned, output_columns, plain_text
@@ -265,6 +265,13 @@ def test_colours_are_for_terminals_that_want_them(
 
 
 # --- width -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("noise", "printed"), [(0.05, False), (3.0, True)])
+def test_an_interval_wider_than_the_time_is_printed_as_such(noise: float, printed: bool) -> None:  # noqa: FBT001
+    world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=noise)
+    rows = show_rows(judge(pool([synthetic_run([case("all_reduce", 8)], world, launches=1)])))
+    assert (" >100% " in render(show_blocks(rows))) == printed
 
 
 @pytest.mark.parametrize("columns", [40, 50, 60, 72, 100, 200])

@@ -58,7 +58,7 @@ class Node:
         known = (level for level in self.levels if level.share is not None)
         shares = [f"{100 * (level.share or 0):.3g} % of {level.name} ({level.kind})" for level in known]
         return AnswerPart(
-            shown_instead=f"not judged: only nominal rates are known; reached are {listed(shares, _MOST)}"
+            shown_instead=f"not judged, because only nominal rates are known; measured: {listed(shares, _MOST)}"
             if shares
             else "",
             rates=tuple(best_arithmetic(self.rooflines)),

@@ -297,7 +297,7 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column("size", lambda row: row.case.size_bytes or None, format_size),
         Column("ranks", _which),
         Column("time", lambda row: row.time_ns, format_time),
-        Column("±", _scatter, _percent),
+        Column("±", _scatter, lambda share: ">100%" if share > 1 else _percent(share)),
         Column(name, rate, format_rate),
         Column("traffic", lambda row: row.traffic, format_rate),
         Column("of peak", _of_peak, str),

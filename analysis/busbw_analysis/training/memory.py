@@ -387,7 +387,7 @@ class Room:
 
     @property
     def in_words(self) -> str:
-        """``H100 SXM5, by its driver``."""
+        """``H100 SXM5, as its driver reports``."""
         return f"{self.what}, {self.source}"
 
 
@@ -398,7 +398,9 @@ def memory_of_gpu(gpu: Gpu) -> Room:
     """
     if gpu.memory_bytes is None:
         raise UsageError(f"the row of {gpu.name} has no memory_bytes; add it, or give --gpu-memory", code="gpu")
-    return Room(gpu.memory_bytes, gpu.name, "by its datasheet" if gpu.memory_source is None else "by its driver")
+    return Room(
+        gpu.memory_bytes, gpu.name, "by its datasheet" if gpu.memory_source is None else "as its driver reports"
+    )
 
 
 def least_memory(gpus: Iterable[Gpu]) -> Gpu | None:

@@ -224,7 +224,7 @@ def _slowest(blocks: Sequence[Measurement]) -> _Slowest:
         ranks=ranks,
         groups=len(joined),
         time_ns=median,
-        half_width="–" if ends is None else f"±{max(ends) / median:.0%}",
+        half_width="–" if ends is None else "±>100%" if max(ends) > median else f"±{max(ends) / median:.0%}",
         rate=(OPS[case.op].factor(len(ranks)) or 1.0) * case.size_bytes / median * 1e9 if case.has_rate else None,
     )
 

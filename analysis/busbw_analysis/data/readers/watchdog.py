@@ -42,8 +42,8 @@ WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
 """Lines of torchfrtrace that are quoted."""
 _ACTION: Final = (
-    "read the first error of that rank, or run it again with NCCL_DEBUG=INFO and "
-    "TORCH_NCCL_TRACE_BUFFER_SIZE=2000, and give busbw show the folder with the dumps of all ranks"
+    "find the rank with an earlier error in the logs of all ranks, since who times out mostly waits for another; or "
+    "run again with NCCL_DEBUG=INFO and TORCH_NCCL_TRACE_BUFFER_SIZE=2000, and give busbw show the folder of all dumps"
 )
 
 
