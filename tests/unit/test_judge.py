@@ -132,7 +132,7 @@ def test_a_measured_peak_that_is_exceeded_judges_nothing() -> None:
         assert (answer.status, [cause.code for cause in answer.causes]) == ("undecided", ["above-peak"])
         tables = [block for block in show_blocks(show_rows(judgement)) if isinstance(block, Table)]
         shares = [cell for table in tables for row in table.rows for cell in row if cell.text.endswith("%")]
-        above = [cell.tone for cell in shares if float(cell.text.strip("<%")) > 105]
+        above = [cell.tone for cell in shares if float(cell.text.strip("<>%")) > 105]
         assert above
         assert "good" not in above
     messages = [case("ping_pong", size) for size in SIZES]
