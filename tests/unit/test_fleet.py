@@ -137,6 +137,17 @@ def test_a_fleet_in_which_a_node_loses_messages_is_asked_few_pairs() -> None:
     assert max(len(search.rounds) for search in searches) < 40
 
 
+def test_other_suspects_cost_few_rounds_beside_a_node_that_loses_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = {pair: 0.3 for node in range(16) if node != 2 for pair in ((2, node), (node, 2))}
+    rounds = {}
+    for turns in (search.TURNS, search._TURNS_BESIDE_LOSS):
+        monkeypatch.setattr(search, "_TURNS_BESIDE_LOSS", turns)
+        fleets = [searched(World(fleet_of(16), scatter(2.0), lost=lost), seed) for seed in range(6)]
+        rounds[turns] = sum(len(each.rounds) for each in fleets)
+    few, many = sorted(rounds)
+    assert rounds[few] < rounds[many]
+
+
 def test_packets_that_are_sent_again_are_those_of_pairs_that_stand_out() -> None:
     asked = Round.of(PAIRS, "pairs", np.asarray([0, 2, 4]), np.asarray([1, 3, 5]))
     for packets, resent in (

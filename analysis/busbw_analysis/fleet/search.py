@@ -36,6 +36,8 @@ More if the scatter hides what counts.
 TURNS, TURNS_IF_BUSY, _TURNS_IF_LIKELY = 8, 16, 32
 """Times that suspects are measured (pairs: both ways), unless they are decided before; at last only if ``_LIKELY``.
 """
+_TURNS_BESIDE_LOSS: Final = 4
+"""Times that suspects are measured once a node that loses messages is named: all wait for it, which takes long."""
 _LIKELY: Final = float(np.log(10))
 """Logarithm of the evidence that a healthy suspect reaches in one of ten cases at most."""
 PARTNERS: Final = 2
@@ -196,7 +198,9 @@ class Search:
         waiting = max([len(each.links) for each in suspects.values()], default=0)
         turn, more = 0, waiting // most_links(self.fleet)
         while turn < _TURNS_IF_LIKELY + more:
+            sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
             usual = max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0)
+            usual = min(usual, _TURNS_BESIDE_LOSS) if len(sure) else usual
             least = -np.inf if turn < usual else _LIKELY
             left = 2 * max(0, TURNS - turn) + len(self.fleet.alone)
             asked = [
@@ -208,7 +212,6 @@ class Search:
             ]
             turned = []
             of_late = open_suspects(self.fleet, self.rounds, late, within, turn, least)
-            sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
                 of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn, least)
                 # Slow links come first: they are soon decided, and a link that was late once may stay open.
