@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 from testing.narrow import require
+from testing.synthetic import case
 
 from busbw_analysis.fleet import search
 from busbw_analysis.fleet.model import Noise, Suspects, lasting, medians, suspects_of_pairs
 from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
-from busbw_analysis.fleet.verdicts import Evidence, Verdict, _decided, _Test, judge
+from busbw_analysis.fleet.verdicts import (
+    Evidence,
+    FleetJudgement,
+    Found,
+    Verdict,
+    _decided,
+    _Test,
+    judge,
+    without_usual,
+)
 
 QUIET = scatter(0.3)
 TWICE = math.log(2)
@@ -330,6 +340,17 @@ def test_a_node_is_accused_by_new_data_only() -> None:
     assert not judgement.accused
     assert {node for verdict in judgement.verdicts for node in verdict.nodes} >= {5}
     assert judgement.code == 3
+
+
+@pytest.mark.parametrize(("hidden", "is_open"), [(1.3, True), (1.15, False)])
+def test_pairs_apart_are_open_if_a_slow_one_may_be_hidden(hidden: float, is_open: bool) -> None:  # noqa: FBT001
+    """The longest time is 1.45 times the shortest, and 1.21 times the usual one, over which faults are found."""
+    pairs = np.asarray([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
+    measured = Round.of(0, "pairs", *pairs.T).measured(np.asarray([1.0, 1.1, 1.2, 1.2, 1.32, 1.45]))
+    found = (Found("node", 0, 1.1), Found("link", 0, hidden))
+    judgement = FleetJudgement(fleet_of(4), (), (measured,), 0, found)
+    apart = without_usual(judgement, [measured], [case("all_reduce", 8)], Options().within).apart
+    assert require(apart).is_open is is_open
 
 
 @pytest.mark.parametrize("count", [2, 3])

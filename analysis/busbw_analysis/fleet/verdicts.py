@@ -461,8 +461,8 @@ def without_usual(
     if np.log(gap) >= within and gap > max(max(part.values()) / min(part.values()) for part in (fast, slow)):
         return replace(judgement, verdicts=tuple(_of_two_rates(place, times, fast, slow)))
     apart = Apart(place, times[ordered[0]], times[ordered[-1]], ordered[-1], len(ordered), is_open=True)
-    least = min((each.ratio for each in judgement.found if each.case == place), default=np.inf)
-    return replace(judgement, apart=replace(apart, is_open=least > apart.ratio))
+    hidden = max((each.ratio for each in judgement.found if each.case == place), default=np.inf)
+    return replace(judgement, apart=replace(apart, is_open=hidden > apart.longest / median(times.values())))
 
 
 def _of_two_rates(place: int, times: _Pairs, fast: _Pairs, slow: _Pairs) -> Iterator[Verdict]:
