@@ -11,7 +11,18 @@ from typing import Final
 
 import numpy as np
 
-from busbw_analysis.fleet.rounds import FRESH, FULL, MAD_TO_SIGMA, Fleet, Floats, Ints, Round, Truths
+from busbw_analysis.fleet.rounds import (
+    AGAIN,
+    FRESH,
+    FULL,
+    MAD_TO_SIGMA,
+    Fleet,
+    Floats,
+    Ints,
+    Round,
+    Stage,
+    Truths,
+)
 
 LARGEST: Final = 50.0
 """Largest slowdown that the alternative expects."""
@@ -44,6 +55,8 @@ _NINE_OF_TEN: Final = 0.9
 _DRAWS: Final = 100
 
 _SLOW_SIGMAS: Final = 4.0
+
+_OF_PAIRS: Final[tuple[Stage, ...]] = ("pairs", *FRESH)
 
 _LATE: Final = 1.4
 _LATE_SECONDS: Final = 0.01
@@ -453,8 +466,22 @@ def lasting(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> float:
 
 
 def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
-    """The evidence of rounds after the suspicion: of nodes alone, or against partners that are no suspects."""
-    data, errors, healthy = _fresh(fleet, rounds, suspects)
+    """The evidence of rounds after the suspicion: of nodes alone, or against partners that are no suspects.
+
+    Of late nodes also that of all rounds, over the number of nodes among which it was chosen: the mean of both is one,
+    too (Vovk and Wang 2021, as in ``Noise``). All wait for what such a node loses, so each round counts.
+    """
+    fresh = _evidence_of_nodes(fleet, rounds, suspects, within, FRESH)
+    if not suspects.late:
+        return fresh
+    every = _evidence_of_nodes(fleet, rounds, suspects, within, _OF_PAIRS)
+    return replace(every, log=np.logaddexp(fresh.log, every.log - np.log(max(1, fleet.count))) - np.log(2))
+
+
+def _evidence_of_nodes(
+    fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, stages: tuple[Stage, ...]
+) -> Evidences:
+    data, errors, healthy = _times_in(fleet, rounds, suspects, stages)
     row = np.full(fleet.count, -1)
     row[suspects.nodes] = np.arange(len(suspects.nodes))
     first, second = row[data.sender], row[data.receiver]
@@ -467,7 +494,7 @@ def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, wit
 
 def evidence_of_links(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
     """The evidence of rounds in which the suspected links were measured again."""
-    data, errors, healthy = _fresh(fleet, [each for each in rounds if each.stage != "held out"], suspects)
+    data, errors, healthy = _times_in(fleet, rounds, suspects, AGAIN)
     number = {(first, second): row for row, (first, second) in enumerate(suspects.links.tolist())}
     pairs = list(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
     out = np.asarray([number.get(pair, -1) for pair in pairs], dtype=np.int64)
@@ -485,12 +512,14 @@ def _evidences(
     return Evidences(out, back, partners, log)
 
 
-def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Noise | Punctuality]:
-    """The data after the suspicion, their logarithms over the usual, and what healthy nodes do."""
-    again = [each for each in rounds if each.stage in FRESH]
+def _times_in(
+    fleet: Fleet, rounds: list[Round], suspects: Suspects, stages: tuple[Stage, ...]
+) -> tuple[Data, Floats, Noise | Punctuality]:
+    """The times of some stages, their logarithms over the usual, and what healthy nodes do."""
+    again = [each for each in rounds if each.stage in stages]
     data = data_of(fleet, lateness(again) if suspects.late else again)
     if suspects.late:
-        every = data_of(fleet, lateness(each for each in rounds if each.stage in {"pairs", *FRESH}))
+        every = data_of(fleet, lateness(each for each in rounds if each.stage in _OF_PAIRS))
         late = every.log[_others(fleet, every, suspects)] > 0
         return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
     errors = without_levels(data, suspects.level, _others(fleet, data, suspects))

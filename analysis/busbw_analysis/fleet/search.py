@@ -36,7 +36,7 @@ More if the scatter hides what counts.
 TURNS, TURNS_IF_BUSY, _TURNS_IF_LIKELY = 8, 16, 32
 """Times that suspects are measured (pairs: both ways), unless they are decided before; at last only if ``_LIKELY``.
 """
-_TURNS_BESIDE_LOSS: Final = 4
+_TURNS_BESIDE_LOSS: Final = 2
 """Times that suspects are measured once a node that loses messages is named: all wait for it, which takes long."""
 _LIKELY: Final = float(np.log(10))
 """Logarithm of the evidence that a healthy suspect reaches in one of ten cases at most."""

@@ -38,7 +38,7 @@ _OF_A_NODE: Final = frozenset({"alone", "node"})
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was measured of a suspect in a case, after it was one.
+    """What was measured of a suspect in a case, after it was one; of a late node also before.
 
     case: place in the run's cases
     measured_seconds, usual_seconds: median time (mean time, if some were late), and median time of the others
