@@ -146,6 +146,12 @@ def test_a_node_that_loses_few_messages_is_named_by_the_rounds_that_made_it_a_su
     assert [verdict.nodes for verdict in verdicts] == [(seed % 16,)]
 
 
+def test_what_a_node_loses_costs_what_it_did_before_it_was_a_suspect_if_it_is_named_at_once() -> None:
+    (verdict,) = judged(lossy(16, 2, 0.2), 2).accused
+    assert verdict.nodes == (2,)
+    assert 2 < verdict.ratio < 10
+
+
 def test_a_fleet_in_which_a_node_loses_messages_is_asked_few_pairs() -> None:
     searches = [searched(lossy(16, seed, 0.2), seed) for seed in range(3)]
     pairs = [sum(each.stage == "pairs" for each in search.rounds) for search in searches]

@@ -56,7 +56,8 @@ _DRAWS: Final = 100
 
 _SLOW_SIGMAS: Final = 4.0
 
-_OF_PAIRS: Final[tuple[Stage, ...]] = ("pairs", *FRESH)
+OF_PAIRS: Final[tuple[Stage, ...]] = ("pairs", *FRESH)
+"""Stages whose pairs say who loses messages, before and after the suspicion."""
 
 _LATE: Final = 1.4
 _LATE_SECONDS: Final = 0.01
@@ -474,7 +475,7 @@ def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, wit
     fresh = _evidence_of_nodes(fleet, rounds, suspects, within, FRESH)
     if not suspects.late:
         return fresh
-    every = _evidence_of_nodes(fleet, rounds, suspects, within, _OF_PAIRS)
+    every = _evidence_of_nodes(fleet, rounds, suspects, within, OF_PAIRS)
     return replace(every, log=np.logaddexp(fresh.log, every.log - np.log(max(1, fleet.count))) - np.log(2))
 
 
@@ -519,7 +520,7 @@ def _times_in(
     again = [each for each in rounds if each.stage in stages]
     data = data_of(fleet, lateness(again) if suspects.late else again)
     if suspects.late:
-        every = data_of(fleet, lateness(each for each in rounds if each.stage in _OF_PAIRS))
+        every = data_of(fleet, lateness(each for each in rounds if each.stage in OF_PAIRS))
         late = every.log[_others(fleet, every, suspects)] > 0
         return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
     errors = without_levels(data, suspects.level, _others(fleet, data, suspects))

@@ -308,9 +308,9 @@ def _late(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterato
         for row, pair in enumerate(suspects.links.tolist())
         if not np.isin(pair, doubtful).any()
     ]
-    again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
-    usual = model.data_of(fleet, again)
-    spread = model.data_of(fleet, [replace(each, seconds=each.spread) for each in again if each.spread is not None])
+    every = [each for each in rounds if each.stage in model.OF_PAIRS and each.case in fleet.pairs[:1]]
+    usual = model.data_of(fleet, every)
+    spread = model.data_of(fleet, [replace(each, seconds=each.spread) for each in every if each.spread is not None])
     seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
     for test in tests:
         seen, subject = test.verdict.evidence[0], test.verdict.nodes
