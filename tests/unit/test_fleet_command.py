@@ -258,6 +258,19 @@ def test_a_node_that_computes_other_results_is_named_and_left_out() -> None:
     assert not any(3 in side for each in asked[1:] for side in (each.sender, each.receiver))
 
 
+@pytest.mark.parametrize("case_", [ALONE, PAIR])
+def test_a_node_alone_is_as_slow_as_its_fastest_sample_and_a_pair_as_its_median(case_: Case) -> None:
+    controller = FleetController()
+    controller.begin([case_], HOSTS, {})
+    ask = controller.next(None)
+    assert ask is not None
+    row = block(case_, 0, dict.fromkeys(ask.groups, 0.01))
+    samples = tuple(round(1e9 * seconds) for seconds in (0.05, 0.04, 0.02, 0.03, 0.06))
+    controller.next(replace_struct(row, groups=tuple(replace_struct(each, slowest_ns=samples) for each in row.groups)))
+    seconds = controller.search.rounds[0].seconds * row.calls
+    assert seconds == pytest.approx(np.full(len(ask.groups), 0.02 if case_ == ALONE else 0.04))
+
+
 def test_ranks_of_a_single_host_are_the_nodes() -> None:
     controller = FleetController()
     controller.begin([ALONE, PAIR], ["here"] * 4, {})

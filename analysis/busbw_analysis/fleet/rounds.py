@@ -43,7 +43,8 @@ class Round:
 
     case: place in the run's cases
     sender, receiver: numbers of nodes; each node once
-    seconds: median time of each pair; NaN if it was not measured or failed, 0 if that cannot be told
+    seconds: median time of each pair, shortest of a node alone; NaN if it was not measured or failed, 0 if that cannot
+        be told
     spread: mean over the lower quartile of the samples of each time; None if unknown
     resent: pairs whose nodes sent packets again, more than the other pairs; None if unknown
     wrong: whether pairs without a time computed or received wrong data

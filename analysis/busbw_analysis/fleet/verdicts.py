@@ -41,7 +41,7 @@ class Evidence:
     """What was measured of a suspect in a case, after it was one; of a late node also before.
 
     case: place in the run's cases
-    measured_seconds, usual_seconds: median time (mean time, if some were late), and median time of the others
+    measured_seconds, usual_seconds: median of the times of its rounds (mean, if some were late), and of the others
     ratio: measured over usual
     rounds: number of times
     late: how many of them had lost or late messages, if that is what is wrong; else 0
