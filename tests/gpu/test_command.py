@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,31 @@ def test_a_rank_that_hangs_in_nccl_is_named_by_the_watchdog(tmp_path: Path) -> N
     assert "rank 0 (" not in text, "the rank that waits is not to blame"
     (failure,) = failed_rows(tmp_path)
     assert (failure.case.op, failure.case.size_bytes, failure.cause) == ("all_reduce", 4096, "timeout")
+
+
+@pytest.mark.parametrize("unconnected", [0, 1])
+def test_a_rank_that_cannot_connect_over_nccl_ends_the_others_with_its_error(unconnected: int, tmp_path: Path) -> None:
+    """Below a launcher that ends no other rank, the others would wait for the watchdog."""
+    options = ["--ranks", "2", "--op", "all_reduce", "--sizes", "4KiB", "--timeout", "20"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+    def joined(rank: int) -> str:
+        world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+        return run_on_gpus(
+            tmp_path,
+            *options,
+            **{name: str(value) for name, value in world.items()},
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            SIMULATED_FAULTS=str({"unconnected": (unconnected,)}),
+        ).stderr
+
+    with ThreadPoolExecutor(2) as ranks:
+        for text in ranks.map(joined, range(2)):
+            assert f"rank {unconnected} of 2 could not connect over NCCL" in text
+            assert "no progress" not in text
 
 
 def test_a_rank_that_cannot_allocate_leaves_no_other_rank_waiting(tmp_path: Path) -> None:

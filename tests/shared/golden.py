@@ -37,6 +37,8 @@ from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 
 FOLDER: Final = Path(__file__).parents[1] / "golden"
+LIST: Final = FOLDER / "FILES"
+"""The files, so that a lost one is noticed: each is also the only place of what it asks."""
 _WIDTH = 120
 _KIB, _MIB = 1 << 10, 1 << 20
 _SIZES = tuple(8 * 4**step for step in range(11))
@@ -186,4 +188,5 @@ if __name__ == "__main__":
         for file, of_file in asked.items():
             (FOLDER / file).parent.mkdir(parents=True, exist_ok=True)
             (FOLDER / f"{file}.txt").write_text(transcript(of_file, Path(inputs)), encoding="utf-8")
+    LIST.write_text("".join(sorted(f"{file}.txt\n" for file in asked)), encoding="utf-8")
     logs.EXPECTED.write_text(logs.expected(), encoding="utf-8")

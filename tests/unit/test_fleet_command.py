@@ -149,6 +149,38 @@ def test_a_stored_run_is_judged_as_its_controller_did(tmp_path: Path) -> None:
     assert document["drain"][0].startswith("scontrol update NodeName=n03 State=DRAIN Reason=")
 
 
+def without(rows: Sequence[Row], of: Case, place: int) -> Iterable[Row]:
+    """``rows`` without the row at ``place`` among those of a case."""
+    own = [row for row in rows if isinstance(row, Measurement) and row.case == of]
+    return (row for row in rows if row is not own[place])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda rows: without(rows, ALONE, 1),
+        lambda rows: [*rows[:4], *rows[2:]],
+        lambda rows: without(rows, PAIR, 3),
+        lambda rows: [row for row in rows if not (isinstance(row, Measurement) and row.case == ALONE)],
+    ],
+    ids=["a round alone less", "two more", "a round of pairs less", "none alone"],
+)
+@pytest.mark.parametrize("slow", [{"n03": TWICE}, {}], ids=["slow", "healthy"])
+def test_rounds_that_would_not_be_asked_for_today_are_judged_as_rounds(
+    slow: dict[str, float], changed: Callable[[Sequence[Row]], Iterable[Row]], tmp_path: Path
+) -> None:
+    stored, _ = fleet_run(slow)
+    rows = [
+        replace_struct(row, block=number) if isinstance(row, Measurement) else row
+        for number, row in enumerate(changed(stored.rows))
+    ]
+    folder = write_synthetic(tmp_path, replace(stored, rows=tuple(rows)))
+    result = invoke(str(folder), "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["exclude"]) == (len(slow), ",".join(slow))
+    assert document["rounds"] >= sum(isinstance(row, Measurement) for row in rows), "and those without a GPU"
+
+
 def test_a_healthy_run_passes_and_each_node_has_a_line(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path, fleet_run({})[0])
     result = invoke(str(folder), "--json-lines")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from golden import FOLDER, invocations, transcript, write_inputs
+from golden import FOLDER, LIST, invocations, transcript, write_inputs
 
 _INVOCATIONS = invocations()
 
@@ -13,6 +13,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     write_inputs(folder)
     return folder
+
+
+def test_no_file_is_lost_and_none_is_left_behind() -> None:
+    listed = LIST.read_text(encoding="utf-8").splitlines()
+    assert sorted(f"{file}.txt" for file in _INVOCATIONS) == listed
+    assert {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()} == {*listed, LIST.name}
 
 
 @pytest.mark.parametrize("file", _INVOCATIONS)

@@ -546,9 +546,23 @@ def test_the_call_that_failed_says_more_than_the_errors_that_follow_from_it(tmp_
     assert "Error: NCCL WARN Attribute arch" in text
 
 
-def test_a_status_of_ras_without_findings_names_none(tmp_path: Path) -> None:
-    """NVIDIA/nccl#1730."""
-    assert refused(tmp_path, "Communicators... (0.01s)\n=====\n\nErrors\n======\n").code == "no-results"
+@pytest.mark.parametrize(
+    ("text", "code", "status"),
+    [
+        ("Communicators... (0.01s)\n=====\n\nErrors\n======\n", "healthy", 0),  # NVIDIA/nccl#1730
+        ('{"communicators_count": 1, "communicators": []}', "healthy", 0),
+        ("Communicators... (0.01s)\n=====\n\nErrors\n======\n\n#0-0 (0123456789abcdef) INCOMPLETE\n", "no-results", 1),
+    ],
+)
+def test_a_status_of_ras_without_findings_is_healthy_but_for_other_states(
+    text: str, code: str, status: int, tmp_path: Path
+) -> None:
+    assert refused(tmp_path, text).code == code
+    log = tmp_path / "ras.log"
+    log.write_text(text, encoding="utf-8")
+    for options in ([], ["--json"]):
+        shown = CliRunner().invoke(main, ["show", str(log), *options])
+        assert (shown.exit_code, bool(shown.stdout)) == (status, not status)
 
 
 def test_results_below_a_failure_and_many_messages_are_read(tmp_path: Path) -> None:

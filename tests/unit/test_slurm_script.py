@@ -53,6 +53,10 @@ JOBS = {
 }
 
 
+def test_no_golden_file_is_left_behind() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}.sbatch" for name in JOBS}
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_becomes_the_text_of_the_golden_file(name: str) -> None:
     # To accept another text: BUSBW_REWRITE_GOLDEN=1, and read what git says has changed.

@@ -39,7 +39,7 @@ from busbw.runs.records import (
     Skipped,
 )
 from busbw.runs.resume import plan_of
-from busbw.runs.run import Run
+from busbw.runs.run import Run, document_of
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 
@@ -102,7 +102,7 @@ def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "id": "abc",
-        "busbw": "0.1.0",
+        "busbw": "0.dev0",
         "machine": "host",
         "started": "2026-01-01T00:00:00.000Z",
         "launcher": "local",
@@ -269,6 +269,23 @@ def test_another_schema_is_refused(folder: Path, schema: int, version: str | Non
         with pytest.raises(StoreError) as refused:
             reader(folder)
         assert refused.value.code == "newer-schema"
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [("9999.0", "newer-schema"), ("9999.0.dev1", "newer-schema"), ("0.dev0", "damaged-run"), ("", "damaged-run")],
+)
+@pytest.mark.parametrize("place", ["run", "plan", "row"])
+def test_what_a_newer_busbw_wrote_is_not_taken_for_damage(folder: Path, version: str, code: str, place: str) -> None:
+    document = msgspec.to_builtins(document_of(a_run(busbw=version)))
+    end = msgspec.to_builtins(Ended(status="complete", reason=None, ended=""))
+    {"run": document, "plan": document["plan"], "row": end}[place]["key_of_tomorrow"] = 1
+    (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
+    (folder / store.SAMPLES_FILE).write_bytes((msgspec.json.encode(end) + b"\n") * 2)
+    with pytest.raises(StoreError) as refused:
+        store.read(folder)
+    assert refused.value.code == code
+    assert (version in str(refused.value)) == (code == "newer-schema") or not version
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,12 @@ def test_settings_that_no_layout_can_have_are_named() -> None:
     assert refused(f"{MOE} zero-bubble,pp=1").code == "layout"
 
 
+def test_an_imbalance_that_the_asked_layouts_cannot_have_is_refused() -> None:
+    assert asked(f"{MOE} imbalance=2 --top 1")["layouts"], "with experts in parallel"
+    assert refused(f"{MOE} imbalance=2,ep=1").code == "layout"
+    assert refused("plan --model 'Llama 3 8B' --gpus 8 --network '4X NDR' --layout imbalance=2").code == "layout"
+
+
 def test_a_layout_that_fits_is_printed_as_an_option() -> None:
     words = "memory --model 'Llama 3 8B' --batch 8 --gpu-memory 80GiB"
     too_small = asked(f"{words} --layout dp=8,gradients=bfloat16", 1)

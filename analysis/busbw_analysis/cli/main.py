@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from busbw.errors import UsageError
+from busbw.errors import LogError, UsageError
 from busbw.escape import echo, echo_toned, render_lines
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
@@ -62,6 +62,12 @@ def show(
         if len(runs) > 1:
             raise
         print_steps(found.steps, facts.gpu, as_json=as_json)
+        return
+    except LogError as found:
+        if found.code != "healthy":
+            raise
+        document = {"runs": [], "warnings": [], "answer": {"status": found.code, "answer": found.answer}, "cases": []}
+        options.print_json(document) if as_json else echo(found.answer)
         return
     answer = answer_of(judgement)
     if not as_json:

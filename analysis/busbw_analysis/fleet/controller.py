@@ -155,6 +155,22 @@ class FleetController:
             self.search.tell(self._outcome(self.search.asked, measured))
         return self.asked
 
+    def take(self, case: int, row: Measurement) -> None:
+        """Take a measured round that the search, with its options or in this version, would not ask for now."""
+        node_of = self._node_of
+        ends = dict.fromkeys((node_of[ranks[0]], node_of[ranks[-1]]) for ranks, *_ in group_times(row))
+        sender, receiver = np.asarray([*ends], dtype=np.int64).T
+        taken = self._outcome(Round.of(case, self.search.stage_of(case, sender, receiver), sender, receiver), row)
+        asked = self.search.asked
+        if asked is not None and (asked.case, asked.stage) == (taken.case, taken.stage):
+            self.search.tell(taken)
+        else:
+            self.search.rounds.append(taken)
+
+    @property
+    def _node_of(self) -> dict[int, int]:
+        return {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
+
     def _note(self, conditions: Sequence[HostConditions]) -> None:
         """The CPUs that other programs took of each host, and the throttled GPUs of each node.
 
@@ -195,7 +211,7 @@ class FleetController:
         """``asked`` with its times. A node alone is as slow as its slowest rank, whose fastest sample counts: what
         takes its CPUs only adds, and hides a slow memory. Of pairs, it may be what a limiter of rates lets pass first.
         """
-        node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
+        node_of = self._node_of
         if isinstance(measured, Skipped):
             return asked.measured(np.zeros(len(asked.sender)))
         if isinstance(measured, Failed):
@@ -248,9 +264,7 @@ def judged(
     names: for each run, text that names its two hosts if the run itself does not; None: none
     """
     if len(runs) == 1 and is_fleet(runs[0].run):
-        replayed = _replayed(runs[0], options, topology)
-        if replayed is not None:
-            return replayed
+        return _replayed(runs[0], options, topology)
     return _of_pairs(runs, names, options, topology)
 
 
@@ -259,8 +273,8 @@ def is_fleet(run: Run) -> bool:
     return run.imported is None and any(case.group == ASKED for case in run.cases)
 
 
-def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
-    """The verdicts of the rows through the controller; None if with these options it would have asked for others."""
+def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged:
+    """The verdicts of the rows through the controller, also of those that it would not ask for with these options."""
     run, plan = stored.run, stored.run.plan
     kept = options if isinstance(plan, LogPlan) else replace(options, sample=plan.matchings, seed=plan.seed)
     controller = FleetController(options=kept, topology=topology)
@@ -270,9 +284,11 @@ def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_]
     for row in (row for row in stored.rows if isinstance(row, Measurement | Failed)):
         while ask is not None and (why := skipped.get(run.cases[ask.case])) is not None:
             ask = controller.next(why)
-        if ask is None or run.cases[ask.case] != row.case or not _answers(ask, row):
-            return None
-        ask = controller.next(row)
+        if ask is not None and run.cases[ask.case] == row.case and _answers(ask, row):
+            ask = controller.next(row)
+        elif isinstance(row, Measurement):  # of a failure, nobody knows the groups
+            controller.take(run.cases.index(row.case), row)
+            ask = controller.asked
     return Judged(controller.judgement, run.cases)
 
 

@@ -15,6 +15,7 @@ from busbw_analysis.fleet.rounds import (
     Floats,
     Ints,
     Round,
+    Stage,
     Truths,
     against_good,
     everybody,
@@ -101,13 +102,27 @@ class Search:
         self.asked: Round | None = next(self._stages, None)
 
     def tell(self, outcome: Round) -> None:
-        """Take ``asked`` with its times, and choose the next round; None: answered."""
+        """Take ``asked``, or a round of its case and stage, with its times, and choose the next; None: answered."""
         if self.asked is None:
             raise ValueError("no round was asked")
         try:
             self.asked = self._stages.send(outcome)
         except StopIteration:
             self.asked = None
+
+    def stage_of(self, case: int, sender: Ints, receiver: Ints) -> Stage:
+        """Why pairs were measured after ``rounds`` if the search would ask for others: the first ones of a case find
+        suspects, those that come again test them.
+        """
+        own = self.of_case(case)
+        if case in self.fleet.alone:
+            return "alone again" if any(each.case in self.fleet.pairs for each in self.rounds) else "alone"
+        if self._large:
+            first = sum(each.stage == "pairs" for each in own) < 2 * (self.options.sample or SAMPLES)
+        else:
+            seen = {pair for each in own for pair in zip(each.sender.tolist(), each.receiver.tolist(), strict=True)}
+            first = not seen.issuperset(zip(sender.tolist(), receiver.tolist(), strict=True))
+        return "pairs" if first else "suspects"
 
     @property
     def _large(self) -> bool:
@@ -126,15 +141,15 @@ class Search:
             return
         outcome = yield asked
         self.rounds.append(outcome)
-        failed, half, parts = np.isnan(outcome.seconds), len(asked.sender) // 2, []
+        failed, half, parts = np.isnan(outcome.seconds), len(outcome.sender) // 2, []
         if failed.all() and half:
-            parts = [asked.part(0, half), asked.part(half, len(asked.sender))]
+            parts = [outcome.part(0, half), outcome.part(half, len(outcome.sender))]
         elif failed.any():
-            ends = asked.sender[failed], asked.receiver[failed]
+            ends = outcome.sender[failed], outcome.receiver[failed]
             for first, second in zip(*map(np.ndarray.tolist, ends), strict=True):
                 self._failed_with.setdefault(first, set()).add(second)
                 self._failed_with.setdefault(second, set()).add(first)
-            parts = [asked.without(np.concatenate(ends))]
+            parts = [outcome.without(np.concatenate(ends))]
         if self._parts < _MOST_PARTS:
             self._parts += len(parts)
             for part in parts:

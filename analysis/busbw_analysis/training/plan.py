@@ -290,7 +290,9 @@ def _steps(
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
     alike = {"sequence_parallel": split, "uneven": uneven}
     alike |= {name: value for name, value in given.items() if name not in _CHOSEN}
-    imbalance = min(given.get("imbalance", 1.0), layout.ep)
+    imbalance = given.get("imbalance", 1.0)
+    if model.experts and "ep" not in given:
+        imbalance = min(imbalance, layout.ep)  # a rank with all experts has the mean, whatever the routing
     stages = _given(given.get("recompute"), _STAGES)
     for recompute, zero in product(stages, _given(given.get("zero"), (0, 1, 2, 3))):
         sync = "every" if zero == 2 else None  # otherwise gradients stay whole until the last micro-batch

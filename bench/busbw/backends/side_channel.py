@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -100,6 +100,34 @@ def wait_warily(is_completed: Callable[[], bool], store: dist.Store, size: int, 
             if gone:
                 raise BackendError(f"rank {gone[0]} has given up")
             time.sleep(_ANSWER_POLL_SECONDS)
+    finally:
+        over.set()
+
+
+@contextlib.contextmanager
+def heeding(
+    reach: Callable[[], dist.Store], size: int, lost: Callable[[BackendError], None], key: bytes = b""
+) -> Iterator[None]:
+    """Call ``lost``, from a thread, with the report of a rank that gives up during the block.
+
+    For calls that would never return then. They use the store themselves and may wait in it, so that the thread takes
+    a connection of its own, by ``reach``.
+    """
+    over = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone; the watchdog ends the call
+            store = reach()
+            while not over.wait(_ANSWER_POLL_SECONDS):
+                texts = (_failure(store, rank, key) for rank in range(size))
+                text = next((text for text in texts if text is not None), None)
+                if text is not None and not over.is_set():
+                    lost(BackendError(text))
+                    return
+
+    threading.Thread(target=ask, name="busbw-heed", daemon=True).start()
+    try:
+        yield
     finally:
         over.set()
 

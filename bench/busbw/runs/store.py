@@ -18,12 +18,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import msgspec
 
+import busbw
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
 from busbw.runs import files, soundness
@@ -366,7 +366,10 @@ def _read_samples(path: Path, run: Run, keep: Keep | None) -> StoredRun:
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
 
-    decode = partial(_decode_row, one_by_one=keep is not None)
+    def decode(line: bytes) -> tuple[Row, Groups | None]:
+        with _written_by(run.busbw, path):
+            return _decode_row(line, one_by_one=keep is not None)
+
     for number, line, decoded in decoded_lines(path, decode):
         if decoded is None:
             warnings.append(f"{path}: the last line is incomplete and was dropped")
@@ -560,13 +563,38 @@ def read_run(folder: Path) -> Run:
             "that wrote it"
         )
     try:
-        run = read_document(document)
+        with _written_by(str(document.get("busbw")), path):
+            run = read_document(document)
     except NOT_A_RECORD as error:
         message = f"{path}: {_cut(str(error))}; it was edited, or an unreleased busbw wrote it"
         raise DamagedRun(f"{message}: restore it from a copy, or measure again") from error
     if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
         raise DamagedRun(f"{path}: {_cut(flaw)}")
     return run
+
+
+_UNKNOWN: Final = re.compile("unknown|Invalid (enum )?value")
+"""In the message about a field, a key or a name that this version does not have."""
+
+
+@contextlib.contextmanager
+def _written_by(version: str, path: Path) -> Iterator[None]:
+    """Raise NewerSchema instead of msgspec.ValidationError for unknown names in ``path`` by a newer ``version``."""
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        if _UNKNOWN.search(str(error)) and _order(version) > _order(busbw.__version__):
+            raise NewerSchema(
+                f"{path}: {_cut(str(error))}; busbw {version:.40}, which wrote it, is newer than this one, "
+                f"{busbw.__version__}: read it with that version"
+            ) from error
+        raise
+
+
+def _order(version: str) -> tuple[list[int], float]:
+    """The numbers of a release, and that of the development version before it."""
+    release, development = re.fullmatch(r"(.*?)(?:\.dev(\d{1,9}))?", version, re.DOTALL).groups()  # type: ignore[union-attr] # matches every text
+    return [int(part) for part in re.findall(r"\d{1,9}", release)], float(development or "inf")
 
 
 def run_document(path: Path) -> bytes:

@@ -16,6 +16,7 @@ class Faults:
     garbled: GPUs that get a wrong first element from every collective and message
     late: GPU → ns that its host leaves every barrier of the hosts late
     hung: GPU → number of the call of NCCL to which its rank never comes
+    unconnected: GPUs whose NCCL finds no network; the ranks of the others wait for them for ever
     fragmented: GPU → bytes of the largest piece of its memory that is free, however much is free together
     lanes: lanes of PCIe on which every GPU runs
     links_down: NVLinks of every GPU that are down
@@ -28,6 +29,7 @@ class Faults:
     garbled: Collection[int] = ()
     late: Mapping[int, int] = field(default_factory=dict)
     hung: Mapping[int, int] = field(default_factory=dict)
+    unconnected: Collection[int] = ()
     fragmented: Mapping[int, int] = field(default_factory=dict)
     lanes: int = 16
     links_down: int = 0

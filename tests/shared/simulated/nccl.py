@@ -146,6 +146,7 @@ class Communicator:
         """Make the communicator of ``group``, at its first collective. It allocates, which a capture does not allow."""
         if group.group_name not in self.connected:
             current().refuse_in_capture()
+            _meet_network(current().device)
             self.connected.append(group.group_name)
 
     def arrive(self, gpu: int) -> None:
@@ -179,6 +180,19 @@ class Communicator:
         stream = state.stream()
         stream.end = max(stream.end, pending.end)
         merge(stream.order, pending.order)
+
+
+def _meet_network(gpu: int) -> None:
+    """Raise what NCCL does on a GPU that cannot connect; on others, wait for it by polling and for ever."""
+    unconnected = current().machine.faults.unconnected
+    if gpu in unconnected:
+        raise dist.DistBackendError(
+            "NCCL error in: NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.5\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+            "Last error:\nBootstrap : no socket interface found"
+        )
+    while unconnected:
+        time.sleep(_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,16 +49,16 @@ def heavy(test: Any) -> Any:  # noqa: ANN401 - a test
     return test if REAL else pytest.mark.slow(test)
 
 
-def run_on_gpus(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``busbw run`` over NCCL, with its results in ``folder``."""
+def run_on_gpus(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``busbw run`` over NCCL, with its results in ``folder`` and further variables of the environment."""
     seconds = "0.05" if REAL else "0.002"
-    return busbw_on_gpus(folder, "run", "--backend", "nccl", "--max-seconds", seconds, *arguments)
+    return busbw_on_gpus(folder, "run", "--backend", "nccl", "--max-seconds", seconds, *arguments, **variables)
 
 
-def busbw_on_gpus(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def busbw_on_gpus(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command of busbw on the GPUs, with its results in ``folder``."""
     program = ["-m", "busbw"] if REAL else [*recording(), "-m", "simulated"]
     shared = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder), "PYTHONPATH": shared}
+    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder), "PYTHONPATH": shared, **variables}
     command = [sys.executable, *program, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)

@@ -355,14 +355,14 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             raise unread from error
         without = {reader, *_WITHOUT_RESULTS}
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
-        if error.code not in {"no-results", "hang", "no-header"} or not others or not is_recognised:
+        if error.code not in {"no-results", "healthy", "hang", "no-header"} or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
             return _read(name, file, others[-1], pasted)
         raise
 
 
-_SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "no-header"})
+_SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-header"})
 """Codes of errors that say only that there is no result."""
 
 

@@ -29,6 +29,8 @@ _RANK: Final = re.compile(
     r"Rank (\d+)(?: has launched up to operation (?P<at>\d+)|(?P<none> has not launched any operations))?"
     r" -- (?P<where>.+)"
 )
+_FLAW: Final = re.compile("MISMATCH|INCOMPLETE|ERROR|ABORT|TIMEOUT|DEAD")
+"""States that it prints of what is not as it should be."""
 _MOST: Final = 8
 """Ranks that are named."""
 
@@ -43,10 +45,13 @@ class _Group:
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
-    """Raises LogError with code ``hang`` that names the ranks that are behind or do not answer, by operation."""
+    """Raises LogError with code ``hang`` that names the ranks that are behind or do not answer, by operation; with code
+    ``healthy`` if there are none, and no other state that should not be.
+    """
     groups: dict[str, list[_Group]] = {}
-    kind = "collective"
+    kind, is_healthy = "collective", True
     for line in draft.scan(lines):
+        is_healthy = is_healthy and _FLAW.search(line.text) is None
         if (match := _KIND.search(line.text)) is not None:
             kind = match[1]
         elif (match := _MISSING.search(line.text)) is not None:
@@ -59,7 +64,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 groups.setdefault(kind, []).append(_Group(int(match["at"] or 0), 1))
             if groups.get(kind):
                 groups[kind][-1].named.append(f"rank {match[1]} ({match['where']})")
-    _refuse(draft, groups)
+    _refuse(draft, groups, is_healthy=is_healthy)
 
 
 def read_json(draft: Draft, lines: Iterable[str]) -> None:
@@ -77,17 +82,18 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
         )
         for (kind, count), named in counts.items():
             groups.setdefault(f"{communicator.get('hash')} {kind}", []).append(_Group(count, len(named), named))
-    _refuse(draft, groups)
+    _refuse(draft, groups, is_healthy=True)
 
 
 def _named(rank: Mapping[str, object]) -> str:
     return f"rank {text(rank.get('rank'))} ({text(rank.get('host'))}, process {text(rank.get('pid'))})"
 
 
-def _refuse(draft: Draft, groups: Mapping[str, list[_Group]]) -> NoReturn:
+def _refuse(draft: Draft, groups: Mapping[str, list[_Group]], *, is_healthy: bool) -> NoReturn:
     texts = [words for kind, members in groups.items() if (words := _in_words(kind.split()[-1], members))]
     if not texts:
-        raise LogError(f"{draft.source}: healthy as far as NCCL's RAS tells: no rank is behind", code="no-results")
+        says = "healthy as far as NCCL's RAS tells" if is_healthy else "NCCL's RAS says that something is wrong"
+        raise LogError(f"{draft.source}: {says}: no rank is behind", code="healthy" if is_healthy else "no-results")
     raise LogError(f"NCCL's RAS says where the job hangs: {'; '.join(texts)}", code="hang", log=draft.source)
 
 

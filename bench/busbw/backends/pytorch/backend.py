@@ -51,7 +51,7 @@ class TorchBackend(LibraryBackend):
         self._timeout = timeout = timedelta(seconds=world.timeout_seconds)
         try:
             with _connecting(world):
-                self._store = _store(world)
+                self._store = store_of(world)
                 self._store_port = world.store[1] if world.store else int(os.environ.get("MASTER_PORT", "0"))
                 dist.init_process_group(
                     library,
@@ -276,7 +276,8 @@ def _gloo_advice() -> str:
     return f"; Gloo uses {by} on {socket.gethostname()}: set GLOO_SOCKET_IFNAME to the interface to the other hosts"
 
 
-def _store(world: World) -> dist.Store:
+def store_of(world: World) -> dist.Store:
+    """A new connection to the launcher's key-value store."""
     timeout = timedelta(seconds=world.timeout_seconds)
     if world.store is not None:
         host, port = world.store

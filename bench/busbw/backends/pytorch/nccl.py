@@ -16,9 +16,9 @@ from busbw.backends.base import Bound, Operation, World, explained, records_of_e
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import nccl_calls
-from busbw.backends.pytorch.backend import TorchBackend, is_apart
+from busbw.backends.pytorch.backend import TorchBackend, is_apart, store_of
 from busbw.backends.pytorch.nccl_tuning import choice_of
-from busbw.backends.side_channel import first_line
+from busbw.backends.side_channel import first_line, heeding
 from busbw.backends.watchdog import Watchdog
 from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
@@ -74,13 +74,19 @@ class NcclBackend(TorchBackend):
                 raise LaunchError(problem)
             # A collective of all ranks first: the first call must not be point-to-point (batch_isend_irecv).
             self._nothing = torch.zeros(1, device=self._gpu.name)
-            dist.all_reduce(self._nothing)
-            self._gpu.synchronise()
+            with heeding(partial(store_of, world), world.size, self._given_up, world.key):
+                dist.all_reduce(self._nothing)
+                self._gpu.synchronise()
         except (RuntimeError, BackendError) as error:
             self._watchdog.end()
-            raise LaunchError(
-                f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
-            ) from error
+            problem = f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
+            self.fail(problem)  # the others wait in NCCL, and this process may hold the store
+            raise LaunchError(problem) from error
+
+    def _given_up(self, error: BackendError) -> None:
+        """Leave with the error of another rank, which awaits an answer."""
+        self.fail(str(error))
+        self._world.lost(error)
 
     def explain(self, error: Exception) -> str:
         """As in the base class. Raises a UsageError again: it is a ValueError, but none of torch's."""
