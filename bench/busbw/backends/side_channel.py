@@ -21,6 +21,8 @@ from busbw.errors import BackendError
 
 _FAILED = "failed/{rank}"
 _FAILED_KEY = f"busbw/{_FAILED}"
+_ANY_KEY = "busbw/failed"
+"""Set after a report, so that ranks that wait ask for one key, not for one of every rank."""
 _ANSWER_GRACE_SECONDS = 3.0
 _ANSWER_POLL_SECONDS = 0.05
 _STORE_SECONDS = 1.0
@@ -92,7 +94,7 @@ def wait_warily(is_completed: Callable[[], bool], store: dist.Store, size: int, 
     def ask() -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone; the operation's own timeout ends the wait
             while not over.wait(_ANSWER_POLL_SECONDS):
-                gone.extend(rank for rank in range(size) if _failure(store, rank, key) is not None)
+                gone.extend(_failures(store, size, key))
 
     threading.Thread(target=ask, name="busbw-ask", daemon=True).start()
     try:
@@ -119,10 +121,9 @@ def heeding(
         with contextlib.suppress(RuntimeError):  # the store is gone; the watchdog ends the call
             store = reach()
             while not over.wait(_ANSWER_POLL_SECONDS):
-                texts = (_failure(store, rank, key) for rank in range(size))
-                text = next((text for text in texts if text is not None), None)
-                if text is not None and not over.is_set():
-                    lost(BackendError(text))
+                texts = list(_failures(store, size, key).values())
+                if texts and not over.is_set():
+                    lost(BackendError(texts[0]))
                     return
 
     threading.Thread(target=ask, name="busbw-heed", daemon=True).start()
@@ -130,6 +131,13 @@ def heeding(
         yield
     finally:
         over.set()
+
+
+def _failures(store: dist.Store, size: int, key: bytes) -> dict[int, str]:
+    """The failure reports by rank."""
+    if not store.check([_ANY_KEY]):
+        return {}
+    return {rank: text for rank in range(size) if (text := _failure(store, rank, key)) is not None}
 
 
 def _failure(store: dist.Store, rank: int, key: bytes) -> str | None:
@@ -174,6 +182,7 @@ def collect_reports(
     def post() -> None:
         for rank, text in mine.items():
             store.set(_FAILED_KEY.format(rank=rank), signed(key, _FAILED.format(rank=rank), text))
+        store.set(_ANY_KEY, "")
 
     def listen() -> None:
         deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
