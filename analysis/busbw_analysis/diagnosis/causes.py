@@ -358,6 +358,8 @@ CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
     "collapse": "run these sizes again with NCCL_DEBUG=INFO and another NCCL_ALGO or NCCL_PROTO; look for lost packets",
+    "groups-apart": "keep jobs within a group where they fit; nvidia-smi topo -m names what is between them",
+    "slow-size": "run these sizes again with NCCL_DEBUG=INFO, and with another algorithm or protocol",
     "asymmetric": "check that link in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }
@@ -366,6 +368,8 @@ _CONTRASTED: Final = {
     "slow-gpu": "a GPU is slower than the others",
     "slow-nic": "a NIC is slower than the others",
     "collapse": "the rate falls at large sizes",
+    "groups-apart": "GPUs of other sockets are reached more slowly",
+    "slow-size": "a size takes longer than larger ones",
     "asymmetric": "a link is slower in one direction",
     "slow-peers": "GPUs copy faster without peer access",
 }
