@@ -295,7 +295,9 @@ class Draft:
             where = "" if end is None else f"; {end.answer}"
             message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
             do = [] if end is None else [("Do", f"add the rows or errors that follow; if it hangs there, {end.action}")]
-            raise LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
+            error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
+            error.follows = 2
+            raise error
         why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
         raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
