@@ -72,8 +72,7 @@ def contrasts_in(
     every = [
         *_slow_parts(series, facts, rows),
         *_slow_hosts(series, facts),
-        *filter(None, map(_collapse, series)),
-        *filter(None, map(_slow_size, series)),
+        *filter(None, (_collapse(curve) or _slow_size(curve) for curve in series)),
         *filter(None, map(_groups_apart, matrices)),
         *_unequal_directions(series),
         *(contrast for matrix in matrices for contrast in _unequal_pairs(matrix)),

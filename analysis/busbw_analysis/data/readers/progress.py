@@ -33,7 +33,8 @@ PHASES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and count the ranks that started",
     ),
     Phase(
-        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via |NVLS comm|coll channels",
+        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via |NVLS comm"
+        r"|coll channels",
         "ranks connect",
         "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU)",
         _WHICH_PATH,
