@@ -76,6 +76,7 @@ _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init (START|COMPLE
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(r"([\w.<>-]{1,255}):\d+:\d+ ")
+_APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
     r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
     r"|time[sd]? ?out)\b(?! ?[=(:])|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
@@ -717,7 +718,7 @@ class Progress:
 
     def hear(self, number: int, text: str) -> None:
         """Note a line of a person who says that the job hangs."""
-        if self._reported is None and _HANGS.search(text) is not None and "NCCL INFO" not in text:
+        if self._reported is None and _HANGS.search(text) is not None and _APART.search(text) is None:
             self._reported = number
 
     def fail(self, number: int, text: str) -> None:
