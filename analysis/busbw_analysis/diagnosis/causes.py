@@ -364,6 +364,8 @@ CONTRASTS: Final = {
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }
 """Causes that are findings of ``siblings``, and what to do about them."""
+_OF_PART: Final = frozenset({"slow-size"})
+"""Contrasts that do not explain why anything else is slow."""
 _CONTRASTED: Final = {
     "slow-gpu": "a GPU is slower than the others",
     "slow-nic": "a NIC is slower than the others",
@@ -378,6 +380,14 @@ _CONTRASTED: Final = {
 
 def _contrast(code: str) -> Callable[[Judgement], str]:
     return lambda _: _CONTRASTED[code]
+
+
+def _of_all(_judgement: Judgement, _verdict: Verdict) -> bool:
+    return True
+
+
+def _of_part(_judgement: Judgement, _verdict: Verdict) -> bool:
+    return False
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
@@ -407,7 +417,10 @@ _RULES: Final = (
         fault=_straggler,
     ),
     _Rule("slow-link", _check_link, lambda *_: True, fault=_slowest_of_pairs),
-    *(_Rule(code, action, lambda *_: True, fault=_contrast(code)) for code, action in CONTRASTS.items()),
+    *(
+        _Rule(code, action, _of_part if code in _OF_PART else _of_all, fault=_contrast(code))
+        for code, action in CONTRASTS.items()
+    ),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule(
         "no-spare-core",
