@@ -102,7 +102,7 @@ def test_a_warning_of_nccl_is_evidence_and_in_the_refusal_of_a_job(
     path.write_text(f"node1:4:5 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n{warning}", encoding="utf-8")
     with pytest.raises(LogError) as refused:
         read_log(path)
-    assert refused.value.code == ("hang" if goes_on else "job-failed")
+    assert refused.value.code == ("messages" if goes_on else "job-failed")
     assert "(line 2)" in str(refused.value)
 
 

@@ -327,7 +327,96 @@ def test_a_job_that_hangs_says_where(messages: str, phase: str, tmp_path: Path) 
     for heading in ("# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)\n", ""):
         with pytest.raises(LogError, match=phase) as refused:
             read(tmp_path, f"{heading}n1:5:5 [0] NCCL INFO {messages}\n")
-        assert refused.value.code == "hang"
+        assert refused.value.code == ("hang" if heading else "messages")
+
+
+READY = "".join(
+    f"n{rank // 8}:5{rank}:5 [0] NCCL INFO Channel 00 : {rank}[901d0] -> {rank + 1}[a01c0] via P2P/IPC/read\n"
+    f"n{rank // 8}:5{rank}:5 [0] NCCL INFO Channel 01 : 1[1] -> 8[0] [receive] via NET/AWS Libfabric/0/GDRDMA\n"
+    f"n{rank // 8}:5{rank}:5 [0] NCCL INFO 2 coll channels, 2 p2p channels, 1 p2p channels per peer\n"
+    f"n{rank // 8}:5{rank}:5 [0] NCCL INFO comm 0x5 rank {rank} nranks 16 cudaDev 0 busId 901c0 - Init COMPLETE\n"
+    for rank in (4, 12)
+)
+"""NVIDIA/nccl#527, in parts."""
+
+
+def test_messages_of_a_healthy_job_say_its_ways_and_claim_no_hang(tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, f"# Slow bus bandwidth, is this right?\n```\n{READY}```\n")
+    assert refused.value.code == "messages"
+    facts = dict(refused.value.lines)
+    assert facts["Path"] == "2 × P2P/IPC, 2 × NET/AWS Libfabric/GDRDMA"
+    assert [number in facts["Log"] for number in ("2 of 16", "2 hosts", "2 channels")] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "above", ["NCCL hangs when using more than 8 GPUs\n", "NCCL timeout\n", "\u8bad\u7ec3\u5361\u4f4f\n"]
+)
+def test_a_hang_that_the_text_reports_is_one(above: str, tmp_path: Path) -> None:
+    """NVIDIA/nccl#634, #1609."""
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, f"{above}```\n{READY}```\n")
+    assert refused.value.code == "hang"
+
+
+def test_a_rank_that_is_not_ready_is_a_hang(tmp_path: Path) -> None:
+    start = "n0:9:9 [0] NCCL INFO comm 0x5 rank 3 nranks 16 cudaDev 0 busId 901c0 - Init START\n"
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, READY + start)
+    assert refused.value.code == "hang"
+
+
+def test_a_log_of_messages_beside_results_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "info.log").write_text(READY, encoding="utf-8")
+    (tmp_path / "table.log").write_text(HEADER + ROW + END, encoding="utf-8")
+    result = CliRunner().invoke(main, ["show", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "368 GB/s" in result.output
+
+
+def test_steps_of_training_logs_in_a_folder_are_shown(tmp_path: Path) -> None:
+    line = "step: {0}  loss:  1.5  memory: 26.47GiB(33.47%)  wps: {1}  mfu: 10.46%\n"
+    (tmp_path / "train.log").write_text("".join(line.format(step, 1700 + step) for step in range(10, 20)), "utf-8")
+    (tmp_path / "table.log").write_text(HEADER + ROW + END, encoding="utf-8")
+    for present in (True, False):
+        result = CliRunner().invoke(main, ["show", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        assert ("368 GB/s" in result.output) == present
+        assert "tokens/s" in result.output
+        (tmp_path / "table.log").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "mpirun -np 2 --host nodea,nodeb",
+        "mpirun -np 2 -H nodea:1,nodeb:1",
+        "mpiexec -n 2 -hosts nodea,nodeb",
+        "mpirun_rsh -np 2 nodea nodeb MV2_CPU_MAPPING=0",
+    ],
+)
+def test_the_hosts_of_a_launcher_are_those_of_its_ranks(launcher: str, tmp_path: Path) -> None:
+    text = f"{launcher} ./osu_bw\n# OSU MPI Bandwidth Test v7.2\n# Size      Bandwidth (MB/s)\n4194304 12100.00\n"
+    assert read(tmp_path, text).run.hosts == ("nodea", "nodeb")
+    assert set(read(tmp_path, text.replace("nodeb", "nodeb,nodec").replace(":1,", ":2,")).run.hosts) != {"nodea"}
+
+
+def test_a_table_whose_end_was_cut_with_its_fence_is_not_pooled(tmp_path: Path) -> None:
+    """openucx/ucx#7947, in parts: the second fence has no end."""
+    table = "```\n# OSU MPI Bi-Directional Bandwidth Test v5.8\n# Size      Bandwidth (MB/s)\n"
+    rows = "1                       1.35\n2                       2.63\n"
+    text = f"With UCX 1.11.2\n\n{table}{rows}```\n\nWith UCX 1.12 (.0 and .1-rc2)\n\n{table}{rows}102"
+    captions = {"With UCX 1.11.2", "With UCX 1.12 (.0 and .1-rc2)"}
+    assert {case.tool_op for case in read(tmp_path, text).run.cases} == captions
+
+
+def test_a_sentence_that_names_a_program_does_not_say_the_operation(tmp_path: Path) -> None:
+    """tinygrad/open-gpu-kernel-modules#17: the table is of all_reduce, as its columns say."""
+    text = "# Enabling P2P on 8 RTX 4090 GPUs results in lower performance in alltoall_perf tests\n"
+    ready = "n1:5:5 [2] NCCL INFO Init timings - ncclCommInitAll: rank 2 nranks 5 total 0.53 (kernels 0.38)\n"
+    row = "33554432 8388608 float sum -1 2174.8 15.43 24.69 0 2170.2 15.46 24.74 0\n"
+    stored = read(tmp_path, f"{text}```\n{ready}{HEADER}{row}```\n")
+    assert {(case.op, case.ranks) for case in stored.run.cases} == {("all_reduce", 5)}
 
 
 def test_a_rank_that_did_not_start_is_named(tmp_path: Path) -> None:

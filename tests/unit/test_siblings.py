@@ -279,3 +279,48 @@ def test_only_switches_that_add_pass_on_fewer_bytes_than_a_peak_assumes(op: str,
     peak = Peak(450e9 / times, 450e9, 450e9, "links of GPUs", "GPU 0", "links", "", (), measured=False)
     assert summed_on_the_way(op, peak) == most
     assert summed_on_the_way(op, replace(peak, level="PCIe")) == 1
+
+
+def groups_log(within: float, between: float, of_group: int, count: int) -> str:
+    names = "".join(f"{gpu:10d}" for gpu in range(count))
+    rows = "".join(
+        f" {gpu}"
+        + "".join(
+            f"{'N/A' if other == gpu else within if other // of_group == gpu // of_group else between:>10}"
+            for other in range(count)
+        )
+        + "\n"
+        for gpu in range(count)
+    )
+    return (
+        "nvbandwidth Version: v0.8\nRunning device_to_device_memcpy_read_ce.\n"
+        f"memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n  {names}\n{rows}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("within", "between", "of_group", "count", "named"),
+    [
+        (26.34, 22.02, 3, 6, "GPUs 0-2 | 3-5 "),  # NVIDIA/nvbandwidth#50
+        (50.0, 10.0, 2, 8, "GPUs 0,1 | 2,3 | 4,5 | 6,7 "),
+        (26.34, 25.0, 3, 6, ""),
+        (26.34, 22.02, 5, 6, ""),
+        (26.34, 22.02, 8, 8, ""),
+    ],
+)
+def test_gpus_of_two_sockets_are_groups(
+    within: float, between: float, of_group: int, count: int, named: str, tmp_path: Path
+) -> None:
+    judgement = judged(written(tmp_path, "log", groups_log(within, between, of_group, count)))
+    found = {finding.code: finding.claim for finding in contrasts(judgement)}
+    assert ("groups-apart" in found) == bool(named)
+    assert named in found.get("groups-apart", "")
+    assert not named or "slow-pair" not in found
+
+
+@pytest.mark.parametrize(("time_us", "named"), [(2113.56, True), (20.0, True), (2.5, False)])
+def test_a_size_that_takes_longer_than_larger_ones_is_named(time_us: float, tmp_path: Path, *, named: bool) -> None:
+    """openucx/ucx#2111: 2 ms at 4 B, 1.25 us at 8 B."""
+    text = f"# OSU MPI Latency Test v3.6\n# Size          Latency (us)\n2      1.90\n4      {time_us}\n8      1.25\n"
+    judgement = judged(written(tmp_path, "log", text))
+    assert ([finding.code for finding in contrasts(judgement)] == ["slow-size"]) == named

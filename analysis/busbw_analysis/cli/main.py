@@ -10,7 +10,7 @@ from busbw.errors import LogError, UsageError
 from busbw.escape import echo, echo_toned, render_lines
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
-from busbw.system.catalog import catalogue
+from busbw.system.catalog import Gpu, catalogue
 from busbw.units import counted, listed, parse_share
 from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
@@ -20,7 +20,7 @@ from busbw_analysis.cli.steps import print_steps
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.data.readers.logs import OfTraining
-from busbw_analysis.data.sources import find
+from busbw_analysis.data.sources import find, steps_in
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
@@ -59,12 +59,13 @@ def show(
     try:
         judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=facts)
     except OfTraining as found:
-        if len(runs) > 1:
-            raise
-        print_steps(found.steps, facts.gpu, as_json=as_json)
+        if len(runs) == 1 or as_json:
+            print_steps(found.steps, facts.gpu, as_json=as_json)
+        else:
+            _print_trained(runs, facts.gpu)
         return
     except LogError as found:
-        if found.code != "healthy":
+        if found.code not in {"healthy", "messages"}:
             raise
         document = {"runs": [], "warnings": [], "answer": {"status": found.code, "answer": found.answer}, "cases": []}
         options.print_json(document) if as_json else echo(found.answer)
@@ -74,6 +75,15 @@ def show(
         echo(f"{render_lines(answer.lines, '# ')}\n")
     blocks = _table(judgement, every=every, explain=explain)
     _print([judgement], _cases(judgement), blocks, answer.findings, as_json=as_json)
+    if len(runs) > 1 and not as_json:
+        _print_trained(runs, facts.gpu)
+
+
+def _print_trained(logs: Sequence[str], gpu: Gpu | None) -> None:
+    """Print the steps of those of several logs that are of a training program, each below its name."""
+    for steps in steps_in(logs):
+        echo(f"\n# {steps.source}")
+        print_steps(steps, gpu, as_json=False)
 
 
 def _cases(judgement: Judgement) -> dict[str, JSON]:

@@ -7,7 +7,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,19 +15,23 @@ from time import time
 from typing import IO, Any, Final, NoReturn, TypeVar, cast
 
 from busbw.errors import LogError, StoreError, UsageError
+from busbw.escape import echo, plain_text
 from busbw.runs import files, store
 from busbw.units import listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
 from busbw_analysis.data.readers import flight, json_text
-from busbw_analysis.data.readers.logs import Kind, kind_of, read_file, reader_named
+from busbw_analysis.data.readers.logs import Kind, OfTraining, kind_of, read_file, read_steps, reader_named
+from busbw_analysis.data.readers.training import TrainingLog
 
 _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
 _MOST_FILES: Final = 10_000
 _OF_JOBS: Final = frozenset({"job-failed", "hang"})
 """Codes of errors that say why a log has no result."""
+_BESIDE: Final = frozenset({"messages", "training-log"})
+"""Codes of logs without results that may stand beside those with results, which are read then."""
 _MOST_NAMED: Final = 8
 REPORT_FILES: Final = ("report.html", "report.md", "report.json")
 """What `busbw report` writes beside a log."""
@@ -154,6 +158,13 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     return logs or (selector,)
 
 
+def steps_in(selectors: Iterable[str]) -> Iterator[TrainingLog]:
+    """The steps of those of several logs that are of a training program. Raises LogError."""
+    for path in map(Path, selectors):
+        if path.is_file() and path.name != store.RUN_FILE and _kind_of(path) == "training":
+            yield opened_log(path, lambda name, file, _modified: read_steps(name, file))
+
+
 def _dump_of(path: Path) -> dict[str, Any] | None:
     try:
         with files.opened(path) as file:
@@ -224,11 +235,15 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
         try:
             read.append(entry.read(facts))
         except LogError as error:
-            if len(inputs) == 1 or error.code not in _OF_JOBS:
+            if len(inputs) == 1 or error.code not in _OF_JOBS | _BESIDE:
                 raise
             failed.append((entry.path, error))
-    if failed:
-        _refuse_failed(failed, len(inputs))
+    if any(error.code in _OF_JOBS for _, error in failed):
+        _refuse_failed([entry for entry in failed if entry[1].code != OfTraining.code], len(inputs))
+    if failed and not read:
+        raise min((error for _, error in failed), key=lambda error: error.code != OfTraining.code)
+    for path, error in failed:
+        echo(f"busbw: {plain_text(str(path))}: no results of a benchmark ({error.code})", err=True)
     return read
 
 

@@ -358,14 +358,20 @@ CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
     "collapse": "run these sizes again with NCCL_DEBUG=INFO and another NCCL_ALGO or NCCL_PROTO; look for lost packets",
+    "groups-apart": "keep jobs within a group where they fit; nvidia-smi topo -m names what is between them",
+    "slow-size": "run these sizes again with NCCL_DEBUG=INFO, and with another algorithm or protocol",
     "asymmetric": "check that link in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }
 """Causes that are findings of ``siblings``, and what to do about them."""
+_OF_PART: Final = frozenset({"slow-size"})
+"""Contrasts that do not explain why anything else is slow."""
 _CONTRASTED: Final = {
     "slow-gpu": "a GPU is slower than the others",
     "slow-nic": "a NIC is slower than the others",
     "collapse": "the rate falls at large sizes",
+    "groups-apart": "GPUs of other sockets are reached more slowly",
+    "slow-size": "a size takes longer than larger ones",
     "asymmetric": "a link is slower in one direction",
     "slow-peers": "GPUs copy faster without peer access",
 }
@@ -374,6 +380,14 @@ _CONTRASTED: Final = {
 
 def _contrast(code: str) -> Callable[[Judgement], str]:
     return lambda _: _CONTRASTED[code]
+
+
+def _of_all(_judgement: Judgement, _verdict: Verdict) -> bool:
+    return True
+
+
+def _of_part(_judgement: Judgement, _verdict: Verdict) -> bool:
+    return False
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
@@ -403,7 +417,10 @@ _RULES: Final = (
         fault=_straggler,
     ),
     _Rule("slow-link", _check_link, lambda *_: True, fault=_slowest_of_pairs),
-    *(_Rule(code, action, lambda *_: True, fault=_contrast(code)) for code, action in CONTRASTS.items()),
+    *(
+        _Rule(code, action, _of_part if code in _OF_PART else _of_all, fault=_contrast(code))
+        for code, action in CONTRASTS.items()
+    ),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule(
         "no-spare-core",

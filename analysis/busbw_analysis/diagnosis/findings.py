@@ -40,7 +40,17 @@ CODES: Final = (
     *("wrong-data", "wrong-results", "failed", "no-end", "interrupted", "unknown-op", TABLE_LEFT_OUT),
     *("store", "not-checked", "shared-resources", "counters-slow-host"),
     *("straggler", "slow-host", "slow-rank", "slow-pair"),
-    *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "slow-peers", "oversubscribed"),
+    *(
+        "slow-gpu",
+        "slow-nic",
+        "counters",
+        "collapse",
+        "asymmetric",
+        "slow-peers",
+        "groups-apart",
+        "slow-size",
+        "oversubscribed",
+    ),
     *(
         "disturbed",
         "throttled",

@@ -5,7 +5,7 @@ directions of one link. The limits are far beyond the scatter of single numbers;
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from statistics import median
 from typing import Final, Literal
 
@@ -14,14 +14,15 @@ from msgspec import structs
 
 from busbw.ops import LOCAL, TO_THE_HOST
 from busbw.system.catalog import Catalogue
-from busbw.units import counted, format_rate, format_size, listed
+from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.diagnosis.pairs import UPPER_QUARTILE_TO_SIGMA, PairMatrix
 
-Code = Literal["slow-gpu", "slow-nic", "slow-host", "collapse", "asymmetric", "slow-peers"]
+Code = Literal["slow-gpu", "slow-nic", "slow-host", "collapse", "asymmetric", "slow-peers", "groups-apart", "slow-size"]
 
 SLOW: Final = 0.7
 """Share of the usual rate below which a part is slow: of one number, as for a line of a pair matrix in one launch."""
@@ -35,6 +36,11 @@ _COLLAPSE_OF_ONE: Final = 4.0
 """How many times the rate falls for good, and how many times if only the largest size shows it."""
 _COLLAPSE_SIZE: Final = 64 << 10
 """Below this size, a fall is one of a protocol, or the scatter of short calls."""
+_APART: Final = 0.9
+"""Share of the slowest rate within groups that the fastest between them has at most."""
+_LONGER: Final = 2.5
+_LONGER_OF_CPUS: Final = 10.0
+"""How many times as long as a larger size a size takes; between CPUs of a host, calls wait for cores."""
 _PCIE_SHARES: Final = (0.75, 0.97)
 """Share of the nominal rate of a PCI Express link that copies reach: 0.86 to 0.92 in the catalogue's sources."""
 _MOST_NAMED: Final = 3
@@ -66,7 +72,8 @@ def contrasts_in(
     every = [
         *_slow_parts(series, facts, rows),
         *_slow_hosts(series, facts),
-        *filter(None, map(_collapse, series)),
+        *filter(None, (_collapse(curve) or _slow_size(curve) for curve in series)),
+        *filter(None, map(_groups_apart, matrices)),
         *_unequal_directions(series),
         *(contrast for matrix in matrices for contrast in _unequal_pairs(matrix)),
         *_slow_peers(matrices),
@@ -224,6 +231,46 @@ def _collapse(curve: Series) -> Contrast | None:
             )
             return Contrast("collapse", curve.key.op, 1 / factor, text)
     return None
+
+
+def _slow_size(curve: Series) -> Contrast | None:
+    """The size that takes longest for what it is: much longer than a larger one."""
+    if curve.key.op in LOCAL:
+        return None
+    limit = _LONGER_OF_CPUS if curve.key.device == "cpu" and curve.key.hosts == 1 else _LONGER
+    pairs = list(combinations(curve.points, 2))
+    slow, larger = max(pairs, key=lambda pair: pair[0].time_ns / pair[1].time_ns, default=(None, None))
+    if slow is None or larger is None or slow.time_ns < limit * larger.time_ns:
+        return None
+    factor = slow.time_ns / larger.time_ns
+    text = (
+        f"{curve.key.op} takes {factor:.2g} times as long at {format_size(slow.size_bytes)} "
+        f"({format_time(slow.time_ns)}) as at {format_size(larger.size_bytes)} ({format_time(larger.time_ns)})"
+    )
+    return Contrast("slow-size", curve.key.op, 1 / factor, text)
+
+
+def _groups_apart(matrix: PairMatrix) -> Contrast | None:
+    """Groups of GPUs, all pairs within which are faster than any between them."""
+    places, rates = range(len(matrix.ranks)), np.fmin(matrix.rate, matrix.rate.T)
+    pairs = list(combinations(places, 2))
+    ordered = sorted(float(rates[pair]) for pair in pairs)
+    if matrix.shares is None or matrix.size_bytes < _COLLAPSE_SIZE or len(pairs) < 2 or not np.isfinite(ordered).all():
+        return None
+    slow, fast = max(pairwise(ordered), key=lambda rates: rates[1] / rates[0])
+    groups = dict.fromkeys(
+        frozenset(other for other in places if other == place or rates[place, other] >= fast) for place in places
+    )
+    sizes = [len(group) for group in groups]
+    if slow > _APART * fast or len(groups) < 2 or min(sizes) < 2 or sum(sizes) != len(places):
+        return None
+    within, between = (median(rate for rate in ordered if (rate >= fast) is near) for near in (True, False))
+    names = (rank_list([matrix.ranks[place] for place in sorted(group)]) for group in groups)
+    text = (
+        f"GPUs {' | '.join(names)} are groups: {matrix.op} has {format_rate(within)} within them, "
+        f"{format_rate(between)} between them ({between / within:.0%}), as across sockets (SYS in nvidia-smi topo -m)"
+    )
+    return Contrast("groups-apart", matrix.op, between / within, text)
 
 
 def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:

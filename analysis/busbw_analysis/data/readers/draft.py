@@ -44,7 +44,7 @@ _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
-_RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
+_RANKS: Final = re.compile(r" nranks (\d{1,7}) (?:total |.*(?:Init START|(?:Init|Destroy) COMPLETE))")
 _COMMAND: Final = re.compile(
     r"(?:^|[\s/$>#])(?:(?:ib_[a-z]+|raw_ethernet)_(?:bw|lat)|nvbandwidth|osu_\w+|IMB-\w+)(?:\s+(?!Version)|$)"
 )
@@ -281,15 +281,26 @@ class Draft:
             raise LogError(message, code=fatal[0].code)
         if self.names and not self._notes:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
-        if (end := self.progress.end()) is not None:
+        facts = [*self.progress.facts()]
+        if "library_version" in self.facts:
+            facts.insert(0, ("NCCL", str(self.facts["library_version"])))
+        end = self.progress.end()
+        if end is not None and self.progress.hangs:
             message = f"a log of {self.tool} without results: {end.answer}"
-            error = LogError(message, [*end.lines, *seen], code="hang", log=self.source)
+            error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)
             error.follows = end.follows
             raise error
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
+        if end is not None or (facts and not reasons):
+            where = "" if end is None else f"; {end.answer}"
+            message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
+            do = [] if end is None else [("Do", f"add the rows or errors that follow; if it hangs there, {end.action}")]
+            error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
+            error.follows = 2
+            raise error
         why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
-        raise LogError(f"{self.source}: {name} without results: {why}", seen, code="no-results")
+        raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

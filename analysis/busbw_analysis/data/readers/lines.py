@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from busbw.ops import OPS
@@ -79,6 +79,10 @@ _GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
 """The label of a rank inside a row: ``-1[0]     42.1``."""
 
 
+HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
+"""The hosts that a launcher is given by name, with their slots."""
+
+
 class Line(NamedTuple):
     """A cleaned line of a log.
 
@@ -143,6 +147,17 @@ def _glued(before: str, message: str, hosts: set[str]) -> int:
         hosts.add(host[1])
         return 0
     return min((len(host[1]) - len(name) for name in hosts if host[1].endswith(name)), default=0)
+
+
+def hosts_of(command: str | Sequence[str], ranks: int) -> tuple[str, ...]:
+    """The host of each of ``ranks``, from the command line of a launcher or a list with one for each; () if it names
+    none, or if their slots (one where it says none) are not as many.
+    """
+    if isinstance(command, str):
+        found = HOSTS.search(command)
+        slots = (host.partition(":") for host in found[1].split(",")) if found is not None else ()
+        command = [host for host, _, count in slots for _ in range(int(count or 1))]
+    return tuple(command) if len(command) == ranks else ()
 
 
 def number(text: str) -> float | None:

@@ -277,18 +277,20 @@ def slug(reader: Reader) -> str:
     return reader.name.lower().replace(" ", "-")
 
 
-Kind = Literal["results", "hang", "failure"]
+Kind = Literal["results", "hang", "failure", "training"]
 
 
 def kind_of(file: IO[bytes]) -> Kind | None:
-    """What a reader recognises in the beginning of a file: results, where a job hangs, or how it failed; None for none
-    of these.
+    """What a reader recognises in the beginning of a file: results, where a job hangs, how it failed, or steps of a
+    training program; None for none of these.
     """
     try:
         _, head = _unwrapped("", file)
     except LogError:
         return None
     reader = recognise(_unpasted(paste.recognised(_texts(head), _is_log), head))
+    if reader in {None, _HARDWARE, _MESSAGES, _FAILURE} and training.SIGN.search(head) is not None:
+        return "training"
     if reader in {None, _HARDWARE}:
         return None
     return "failure" if reader is _FAILURE else "hang" if reader in {_WATCHDOG, _MESSAGES} else "results"
@@ -348,14 +350,15 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE and _has_failure(file, pasted):
             _read(name, file, _FAILURE, pasted)
-        is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
+        is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
         if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:
             raise unread from error
         without = {reader, *_WITHOUT_RESULTS}
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
-        if error.code not in {"no-results", "healthy", "hang", "no-header"} or not others or not is_recognised:
+        gives_little = {"no-results", "healthy", "hang", "messages", "no-header"}
+        if error.code not in gives_little or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
             return _read(name, file, others[-1], pasted)
@@ -409,6 +412,7 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
 def _remedies(draft: Draft, lines: Iterable[str]) -> Iterator[str]:
     """The ``lines``, of which the first that names a variable which helped is noted."""
     for number, line in enumerate(lines, 1):
+        draft.progress.hear(number, line[:_LONGEST_SENTENCE])
         if "=" in line and len(line) < _LONGEST_SENTENCE and (text := nccl_info.remedy(line)) is not None:
             draft.note(nccl_info.REMEDY, number, text)
         yield line

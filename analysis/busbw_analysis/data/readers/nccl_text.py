@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled, verdict, whole
+from busbw_analysis.data.readers.lines import HOSTS, RATES, SECONDS, Line, number, rest, scaled, verdict, whole
 from busbw_analysis.data.readers.progress import FIRST_CALL, SET_UP
 
 SIGN: Final = re.compile(
@@ -43,8 +43,6 @@ _OPTIONS: Final = tuple(
     )
 )
 """Options, and whether they are of the tool, behind its name, or of a launcher, before it."""
-_HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
-"""The hosts that a launcher is given by name, with their slots."""
 _BINDING: Final = re.compile(r"\b(?:numactl|nice)\b(?:\s+-\S+(?:\s+(?:\d[\d,-]*|all)(?!\S))?)*")
 """Programs before the tool whose options look like those of a launcher."""
 _OF_MPI: Final = re.compile(r"\b(?:mpirun|mpiexec)\b")
@@ -304,11 +302,13 @@ class _Reader:
 
     def _command(self, text: str) -> None:
         """Process a line that names one program, possibly with its arguments."""
-        if len(names := set(_PERF.findall(text))) == 1:
+        program = _COMMAND.search(text)
+        is_prose = program is None and len(text.split()) >= _LEAST_WORDS
+        if len(names := set(_PERF.findall(text))) == 1 and not is_prose:
             if self.draft.rows:
                 self.close()
             self.op_hint = names.pop()
-            if (program := _COMMAND.search(text)) is not None:
+            if program is not None:
                 self.draft.facts["command"] = text.strip()[:1000]
                 self._started(text[: program.start()], text[program.end() :].partition("|")[0])
 
@@ -325,7 +325,7 @@ class _Reader:
         }
         if "hosts" in options and _OF_MPI.search(launcher) is not None:  # -N of Open MPI
             options["of_host"] = options.pop("hosts")
-        if "hosts" not in options and (named := _HOSTS.search(launcher)) is not None:
+        if "hosts" not in options and (named := HOSTS.search(launcher)) is not None:
             options["hosts"] = len({host.partition(":")[0] for host in named[1].split(",")})
         processes, of_host = options.get("processes", 0), options.get("of_host", 0)
         if "hosts" not in options and processes and of_host and processes % of_host == 0:

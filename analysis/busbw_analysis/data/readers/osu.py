@@ -10,7 +10,17 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import MPI_BLOCKS, Line, dtype_named, mpi_op_named, number, rest, scaled, whole
+from busbw_analysis.data.readers.lines import (
+    MPI_BLOCKS,
+    Line,
+    dtype_named,
+    hosts_of,
+    mpi_op_named,
+    number,
+    rest,
+    scaled,
+    whole,
+)
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
@@ -27,7 +37,11 @@ _PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: \w+ \]")
 _DATATYPE: Final = re.compile(r"\s*#\s*(?:MPI )?Datatype: (.*?)\.?\s*$")
 _BUFFERS: Final = re.compile(r"\s*# Send Buffer on (\w+) \(\w+\) and Receive Buffer on (\w+)")
 _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
-_LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
+_LAUNCH: Final = re.compile(
+    r"\b(?:mpirun(?:_rsh)?|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_"
+)
+_LISTED: Final = re.compile(r"mpirun_rsh\b.*\s-np?\s+\d+((?:\s+[A-Za-z\d][\w.-]*(?=\s))+)")
+"""The hosts that MVAPICH's launcher is given, one for each rank."""
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
 _RATES: Final = ("Bandwidth(MB/s)", "MB/s")
 _SHORT: Final = ["Size", "Avg Latency(us)"]
@@ -105,6 +119,10 @@ def _around(draft: Draft, text: str) -> None:
         draft.end()  # of the next table
         draft.command(text)
         draft.facts["ranks"] = int(match[1])
+        draft.places.clear()
+        listed = _LISTED.search(text)
+        for rank, host in enumerate(hosts_of(listed[1].split() if listed else text, int(match[1]))):
+            draft.place(rank=rank, host=host)
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> None:

@@ -299,6 +299,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     width = _width(texts)
     texts = list(_joined(texts, width))
     fences = [at for at, text in enumerate(texts) if _FENCE.match(text) is not None]
+    fences += [len(texts)] * (len(fences) % 2)  # the end was cut off
     starts, ends = [*fences[::2], None], [*fences[1::2], None]
     inside = [text for start, end in zip(fences[::2], ends, strict=False) for text in texts[start + 1 : end]]
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]

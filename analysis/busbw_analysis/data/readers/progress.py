@@ -6,8 +6,11 @@ of pytorch/pytorch; ``ncclGetErrorString``; ``src/perftest_communication.c`` of 
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
+
+from busbw.units import counted
 
 
 class Phase(NamedTuple):
@@ -30,7 +33,8 @@ PHASES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and count the ranks that started",
     ),
     Phase(
-        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via ",
+        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via |NVLS comm"
+        r"|coll channels",
         "ranks connect",
         "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU)",
         _WHICH_PATH,
@@ -57,11 +61,27 @@ SET_UP: Final = Phase(
     "run it again with NCCL_DEBUG=INFO, which tells where it stops",
 )
 """Of a program that has listed its ranks, and no message of NCCL."""
+HANG: Final = Phase(
+    "",
+    "",
+    "a rank that did not start or does not make the call, an interface or NIC that other hosts do not reach",
+    "run it again with NCCL_DEBUG=INFO, and compare the last lines of all ranks",
+)
+"""Of which a text says only that there is one."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
 _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
 _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
 """A call, which NCCL prints with NCCL_DEBUG_SUBSYS=COLL."""
-_START: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init START")
+_INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init (START|COMPLETE)")
+_VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
+_CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
+_PRINTING: Final = re.compile(r"([\w.<>-]{1,255}):\d+:\d+ ")
+_APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
+_HANGS: Final = re.compile(
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
+    r"|time[sd]? ?out)\b(?! ?[=(:])|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
+)
+"""What people say of a job that does not go on."""
 
 
 class Failure(NamedTuple):
@@ -650,7 +670,10 @@ class Progress:
         self.phase: Phase | None = None
         self.waits = False
         self._line, self._text = 0, ""
-        self._started: set[int] = set()
+        self._started, self._complete = set[int](), set[int]()
+        self._hosts, self._ways, self._channels = set[str](), Counter[str](), 0
+        self._is_reached = False
+        self._reported: int | None = None
         self._networks: dict[str, str] = {}
         self._ranks = 0
         self._failed: tuple[int, int, str] | None = None
@@ -666,7 +689,13 @@ class Progress:
             yield text
 
     def take(self, number: int, message: str) -> None:
-        """Note the phase that a message of NCCL begins, and the addresses over which ranks meet."""
+        """Note the phase that a message of NCCL begins, the addresses over which ranks meet, and the ways of data."""
+        if (host := _PRINTING.match(message)) is not None:
+            self._hosts.add(host[1])
+        if (way := _VIA.search(message)) is not None:
+            self._ways["/".join(filter(None, way.groups())).removesuffix("/read")] += 1
+        elif (channels := _CHANNELS.search(message)) is not None:
+            self._channels = int(channels[1] or channels[2])
         if (address := _ADDRESS.search(message)) is not None:
             self._networks.setdefault(address[2], f"{address[1]} {address[2]}{address[3]}")
         if (made := _MADE.search(message)) is not None:
@@ -677,14 +706,20 @@ class Progress:
         self._line, self._text = number, message.partition("NCCL INFO ")[2][:120].strip()
         if self.phase not in PHASES or PHASES.index(phase) > PHASES.index(self.phase):
             self.phase = phase
-        if (start := _START.search(message)) is not None:
-            self._started.add(int(start[1]))
-            self._ranks = int(start[2])
+        if (init := _INIT.search(message)) is not None:
+            (self._started if init[3] == "START" else self._complete).add(int(init[1]))
+            self._ranks = int(init[2])
 
     def reach(self, number: int, phase: Phase, text: str) -> None:
         """Note the phase that a line of a tool begins; NCCL says more of the phases before the first call."""
         if phase is FIRST_CALL or self.phase not in PHASES:
             self.phase, self._line, self._text = phase, number, text.strip()[:120]
+        self._is_reached = True
+
+    def hear(self, number: int, text: str) -> None:
+        """Note a line of a person who says that the job hangs."""
+        if self._reported is None and _HANGS.search(text) is not None and _APART.search(text) is None:
+            self._reported = number
 
     def fail(self, number: int, text: str) -> None:
         """Note what a line says of a failure; of several, what says most, where it comes first."""
@@ -721,8 +756,18 @@ class Progress:
         where = f"the job failed{when}{call}: {words} (line {line}){of}{self._first}{self._apart()}"
         return Ending(where, failure.causes, failure.action, 2 if failure.follows else int(failure.waits))
 
+    @property
+    def hangs(self) -> bool:
+        """Whether something shows a hang: a program of which nothing follows, ranks that did not start or are not
+        ready, addresses of different networks, a person who says it.
+        """
+        lacks = self._started - self._complete or 0 < len(self._started) < self._ranks > 1
+        return bool(self._is_reached or lacks or len(self._networks) > 1 or self._reported is not None)
+
     def end(self) -> Ending | None:
-        """Where the log ends, who is missing, and the usual causes; None without a message of NCCL."""
+        """Where the log ends, who is missing, and the usual causes; None without a message of NCCL that says it."""
+        if self.phase is None and self._reported is not None:
+            return Ending(f"it hangs, as the text says (line {self._reported})", HANG.causes, HANG.action, 1)
         if self.phase is None:
             return None
         missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
@@ -730,6 +775,16 @@ class Progress:
         call = f", {self._call}" if self._call else ""
         where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
         return Ending(f"{where}{self._apart()}", self.phase.causes, self.phase.action, 1)
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Label and text of what the messages of NCCL say of the job and of the ways of its data."""
+        ready = f"{len(self._complete)} of {counted(self._ranks, 'rank')} ready (Init COMPLETE)"
+        hosts = f"messages of {counted(len(self._hosts), 'host')}" if self._hosts else ""
+        channels = counted(self._channels, "channel") if self._channels else ""
+        if log := ", ".join(filter(None, (ready if self._complete else "", hosts, channels))):
+            yield "Log", log
+        if self._ways:
+            yield "Path", ", ".join(f"{count} × {way}" for way, count in self._ways.most_common())
 
     def _apart(self) -> str:
         """That hosts meet over addresses that may not reach each other; "" if they do not."""

@@ -32,7 +32,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("Megatron-LM", r"\biteration\s+(\d+)/", rf"elapsed time per iteration \(ms\): *{_REAL}", "s", 1e-3),
     ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
     ("MaxText", r"\bcompleted step: *(\d+)", rf"\bseconds: *{_REAL}", "s", 1.0),
-    ("torchtitan", r"\bstep[:=] *(\d+)", rf"\btps: *{_REAL}", "tokens/s", 1.0),
+    ("torchtitan", r"\bstep[:=] *(\d+)", rf"\b[tw]ps: *{_REAL}", "tokens/s", 1.0),
     ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"\bCurrSamplesPerSec={_REAL}", "samples/s", 1.0),
     ("nanoGPT", r"\biter (\d+):", rf"\btime {_REAL}ms", "s", 1e-3),
     ("llm.c", r"\bstep +(\d+)/\d+ \|", rf"\| *{_REAL} ms \|", "s", 1e-3),
@@ -55,7 +55,7 @@ _FLOPS: Final = re.compile(
 )
 _UTILISED: Final = re.compile(rf"\bmfu:? *{_REAL} *%|\b{_REAL}% (?:\w+ )?MFU")
 _PEAK: Final = re.compile(rf"Peak FLOPS used for computing MFU: *{_REAL}")
-_TOKENS: Final = re.compile(rf"(?:\btps|Tokens/s/device): *{_REAL}")
+_TOKENS: Final = re.compile(rf"(?:\b[tw]ps|Tokens/s/device): *{_REAL}")
 _LIKELY: Final = re.compile(r"iter|step|PerSec", re.IGNORECASE)
 _BATCH: Final = re.compile(r"\bglobal batch size: *(\d+)")
 _STATED: Final[dict[str, tuple[str, ...]]] = {
@@ -126,7 +126,7 @@ _OF_MESH: Final = re.compile(r"(\w+)=(\d+)")
 _NAME, _DEGREE = re.compile(r"'(\w+)'"), re.compile(r"\b(\d+)\b")
 SIGN: Final = re.compile(
     rb"elapsed time per iteration \(ms\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
-    rb"|\bstep: *\d+ .*\btps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
+    rb"|\bstep: *\d+ .*\b[tw]ps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
     rb"|\bstep +\d+ *\|.*\bdt: *[\d.]+ms|\bsteps: *\d+ .*\biter time \(s\): *\d|global step *\d+: .*sec/step\)"
     rb"|(?i:\b(?:step|iter|iteration)[:= ]{1,3}\d+\b[^\n]{1,199}\bloss\b[^\n]{1,199}"
     rb"\b(?:step[ _]time|iter[ _]time|time|dt)[:= ]{1,3}[\d.]+ ?m?s\b)"
