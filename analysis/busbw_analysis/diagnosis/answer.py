@@ -469,9 +469,8 @@ def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
     text = f"{format_rate(best.busbw)} ({statistic}), {name} at {format_size(best.size_bytes)}"
     if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the {noun_of(best.level)} of {format_rate(best.peak)}"
-        text += f", {share} (from {best.what})"
-        if best.why_above is not None:
-            text += f" (above 100 %: {best.why_above})"
+        above = "" if best.why_above is None else f"; above 100 %: {best.why_above}"
+        text += f", {share} (from {best.what}{above})"
     return text
 
 
