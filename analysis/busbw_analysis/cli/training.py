@@ -557,10 +557,10 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown: list[Block] = [
-        *([Paragraph(f"Assumed: {'; '.join(f'{name} {words}' for name, words in taken.items())}")] if taken else []),
         *(Paragraph(text, tone="caution") for text in doubts),
         *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels, len(own), len(trained))),
         *pages.plan_trust(best, summary, machine, reserved),
+        *([Paragraph(f"Assumed: {'; '.join(f'{name} {words}' for name, words in taken.items())}")] if taken else []),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed, near),
         *(pages.change_tables(changes, grown, best) if what_if else ()),
         *(pages.rules_tables(compared, orders) if rules else ()),
