@@ -318,8 +318,11 @@ def _judge_by_published(published: PublishedPoint, judged: _Judged, curve: Curve
     ratio = times(published.ratio)
     text = f"{'as fast as' if ratio == '1×' else f'{ratio} the time'} published for {published.of.ranks} × "
     peak = curve.peak
-    adds = isinstance(peak, Peak) and summed_on_the_way(curve.series.key.op, peak) > 1
-    adds = adds and max(published.rates) > (peak.busbw or math.inf)
+    adds = (
+        isinstance(peak, Peak)
+        and summed_on_the_way(curve.series.key.op, peak) > 1
+        and max(published.rates) > (peak.busbw or math.inf)
+    )
     above = ", above the links by NVLS" if adds else ""
     text += f"{published.of.gpu}: {published.rate_in_words}{above}"
     reached = f"{text}; {judged.reached}" if judged.by == "peak" else text
