@@ -226,11 +226,11 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         options.print_json(compare_tables.document(comparison))
     else:
+        echo(f"{render_lines(answer_lines(comparison), '# ')}\n")
         for finding in compare_tables.findings(comparison):
             echo(f"{finding.severity}: {finding.text}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             echo(line, err=True)
-        echo(f"{render_lines(answer_lines(comparison), '# ')}\n")
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
 
 

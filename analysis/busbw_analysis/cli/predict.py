@@ -1,10 +1,14 @@
 """``busbw predict``: times for sizes, ranks and hosts that were not measured."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from busbw.errors import UsageError
 from busbw.escape import echo
+from busbw.ops import LOCAL, ON_SOCKETS, STORING
+from busbw.runs.run import Run
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import parse_sizes
 from busbw_analysis.cli import options
@@ -15,11 +19,10 @@ from busbw_analysis.report.to_terminal import render
 
 
 @click.command("predict")
-@options.run_option(
-    "--from", "Measured run; repeat with runs on other numbers of ranks.  [default: latest]", "runs", multiple=True
-)
-@click.option("--op", required=True, help="Operation (busbw list ops).")
-@click.option("--ranks", type=int, required=True, help="Number of ranks to predict for.")
+@click.argument("named", metavar="[RUN]...", nargs=-1, shell_complete=options.names_of_runs)
+@options.run_option("--from", "Another measured run, like RUN; repeatable.", "runs", multiple=True)
+@click.option("--op", help="Operation, one of those measured.")
+@click.option("--ranks", type=int, help="Number of ranks to predict for.")
 @click.option("--size", "sizes", help="Size S: 1GiB, or a range 8..1GiB*2.  [default: five of the measured sizes]")
 @click.option(
     "--hosts",
@@ -47,9 +50,10 @@ from busbw_analysis.report.to_terminal import render
 @as_json_option
 def predict(  # noqa: PLR0913 - click hands every option over by name
     *,
+    named: tuple[str, ...],
     runs: tuple[str, ...],
-    op: str,
-    ranks: int,
+    op: str | None,
+    ranks: int | None,
     sizes: str | None,
     hosts: int | None,
     ranks_per_host: int | None,
@@ -62,22 +66,38 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Predict the time of a call that was not measured (another size, more ranks), and how reliable that is.
 
-    RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same number of ranks are pooled;
-    runs with different numbers are combined.
+    RUN is a run folder, the start or end of a run's name, or "latest", the default. Runs with the same number of ranks
+    are pooled; runs with different numbers are combined.
     """
     sizes_bytes = () if sizes is None else parse_sizes(sizes)
+    runs = (*named, *runs)
     stored = options.read_runs(results_dir, runs or ["latest"])
+    if op is None or ranks is None:
+        raise _missing([run.stored.run for run in stored], runs or ["latest"], op, ranks)
     prediction = Questions(read_results(stored, force=force)).predict(
         op, ranks, sizes_bytes, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
     if plot is not None:  # first, so that an error in the plot prevents a half-printed answer
         tables.write(prediction, plot)
         echo(f"plot: {plot}", err=True)
-    if not runs:
-        echo(f"from: {stored[0].stored.path}", err=True)
-    for notice in prediction.notes:
-        echo(f"note: {notice}", err=True)
     if as_json:
         options.print_json({"runs": [run.stored.run.id for run in stored], **tables.document(prediction)})
     else:
         echo(render([Paragraph(tables.headline(prediction)), tables.predict_table(prediction)]))
+    for notice in prediction.notes:
+        echo(f"note: {notice}", err=True)
+    if not runs:
+        echo(f"from: {stored[0].stored.path}", err=True)
+
+
+def _missing(runs: Sequence[Run], names: Sequence[str], op: str | None, ranks: int | None) -> UsageError:
+    """What is to be given, with the operations that were measured and a command."""
+    ops = dict.fromkeys(case.op for run in runs for case in run.cases if case.op not in LOCAL | STORING | ON_SOCKETS)
+    largest = max(len(run.hosts) for run in runs)
+    given = {
+        f"--op, one of those measured ({', '.join(ops) or 'none'})": op,
+        f"--ranks, the number to predict for (measured: {largest})": ranks,
+    }
+    lacks = " and ".join(words for words, value in given.items() if value is None)
+    command = f"busbw predict {' '.join(names)} --op {op or next(iter(ops), 'OP')} --ranks {ranks or 2 * largest}"
+    return UsageError(f"give {lacks}: {command}", code="usage")

@@ -37,7 +37,15 @@ from busbw_analysis.training import plan_report as pages
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.calibration import calibrate, factors_in_words, steps_in_words
 from busbw_analysis.training.layout import Step, layout_text
-from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
+from busbw_analysis.training.machine import (
+    DEFAULT_GPU,
+    PER_HOST,
+    GivenNetwork,
+    machine_of,
+    rates_given,
+    room_in,
+    room_of,
+)
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
     Kernels,
@@ -491,6 +499,11 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     doubts = list(inputs.machine_of_logs(trained, given, measured)) if trained else []
     on = machine_of(row.dtype, gpus, measured, **given)
     gradients, assumed = inputs.gradients_of(row, settings)
+    taken = {} if measured is not None or given["gpu"] is not None else {"gpu": f"{DEFAULT_GPU} (--gpu)"}
+    if not steps and (batch is None or seq is None):
+        options_of = {"--batch": batch, "--seq": seq}
+        left_out = ", ".join(option for option, value in options_of.items() if value is None)
+        taken["batch"] = f"{batch or row.batch} sequences of {seq or row.sequence} tokens ({left_out})"
     request = Wanted(
         model=row,
         gpus=gpus,
@@ -528,7 +541,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     document: dict[str, JSON] = {
         "model": row.name,
         **values_of(request, "gpus", "batch", "sequence"),
-        "assumed": assumed,
+        "assumed": {**taken, **assumed},
         "flop_per_second": machine.speed.flop_per_second,
         "peak_flop_per_second": on.peak,
         **values_of(machine, "overlap", "slowdown"),
@@ -547,6 +560,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         *(Paragraph(text, tone="caution") for text in doubts),
         *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels, len(own), len(trained))),
         *pages.plan_trust(best, summary, machine, reserved),
+        *([Paragraph(f"Assumed: {'; '.join(f'{name} {words}' for name, words in taken.items())}")] if taken else []),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed, near),
         *(pages.change_tables(changes, grown, best) if what_if else ()),
         *(pages.rules_tables(compared, orders) if rules else ()),

@@ -324,7 +324,12 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
         message = f"{where}: the log does not contain the number of ranks; give it with --ranks"
         raise LogError(message, code="no-ranks")
     by_name = "" if len(candidates) == 1 else " and its file name"
-    text = f"operation or ranks are missing in the log; its columns{by_name} imply {fit.op} over {fit.ranks} ranks"
+    values = (("the operation", "--op", op), ("the number of ranks", "--ranks", rows[0].ranks))
+    nouns = [noun for noun, _, value in values if value is None]
+    lacking = [option for _, option, value in values if value is None]
+    missing = f"the log does not state {' and '.join(nouns)}"
+    implied = f"its columns{by_name} imply {fit.op} over {fit.ranks} ranks"
+    text = f"{missing}; {implied} (else give {' and '.join(lacking)})"
     notes.append(LogNote(code="deduced", text=text, line=table.line))
     return fit
 

@@ -39,7 +39,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
 from busbw_analysis.diagnosis.judge import AnswerPart, Best, Cause, Judgement, Status, Verdict
 from busbw_analysis.diagnosis.selftest import taken_in_words
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, noun_of
 
 OPEN_FINDINGS: Final = 3
 """Number of findings that are shown; the others are folded behind their number."""
@@ -265,10 +265,9 @@ def _unexplained(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -
     if not rest:
         return "", ""
     if judgement.from_logs:
-        return (
-            "the log does not record the cause",
-            "measure with busbw run on these hosts to see stragglers and other load",
-        )
+        of_nics = all(verdict.key.backend == "verbs" for verdict in slower)
+        measure = "measure with busbw run on these hosts to see stragglers and other load"
+        return "the log does not record the cause", CONTRASTS["slow-nic"] if of_nics else measure
     which = "" if rest == len(slower) else f" for {rest} of {len(slower)} slower results"
     text = f"no straggler, slow link, shared core or other load was found{which}"
     return text, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
@@ -317,7 +316,7 @@ def _unjudged(
     pair = _slowest_pair(judgement)
     explanations = (
         sentences(*(part.unjudged for part in parts)),
-        sentences(contrast, pair, "pairs are compared with each other, not with a peak") if pair else contrast,
+        sentences(contrast, pair, "pairs are compared with each other, not with a peak" if pair else ""),
         _latency_only(judgement),
         sentences(*(part.shown_instead for part in parts)),
     )
@@ -469,10 +468,9 @@ def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
     statistic = statistic_in_words(judgement.cases[best.case].groups[0].statistic or "median")
     text = f"{format_rate(best.busbw)} ({statistic}), {name} at {format_size(best.size_bytes)}"
     if best.peak is not None:
-        share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
-        text += f", {share} (from {best.what})"
-        if best.why_above is not None:
-            text += f" (above 100 %: {best.why_above})"
+        share = f"{100 * best.busbw / best.peak:.3g} % of the {noun_of(best.level)} of {format_rate(best.peak)}"
+        above = "" if best.why_above is None else f"; above 100 %: {best.why_above}"
+        text += f", {share} (from {best.what}{above})"
     return text
 
 

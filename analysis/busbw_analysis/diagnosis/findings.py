@@ -231,7 +231,14 @@ def _of_cases(summaries: Sequence[CaseSummary], resume: str) -> Iterator[Finding
     for (code, reason), cases in by_reason.items():
         severity, claims = _OF_CASES[code]
         names = listed((case_name(summary.case) for summary in cases), _EXAMPLES)
-        fields = {"cases": counted(len(cases), "case"), "names": names, "reason": reason, "resume": resume}
+        which = "" if len(cases) == len(summaries) else f": {names}"
+        fields = {
+            "cases": counted(len(cases), "case"),
+            "names": names,
+            "which": which,
+            "reason": reason,
+            "resume": resume,
+        }
         yield Finding(severity, code, tuple(claim.format(**fields) for claim in claims))
 
 
@@ -259,10 +266,12 @@ _OF_CASES: Final[dict[str, tuple[Severity, tuple[str, ...]]]] = {
     "failed": ("bad", _FAILED),
     "launch-lost": ("caution", _LOST),
     "not-reached": ("caution", ("The run ended before {cases} of the plan: {names}",)),
-    "not-checked": ("caution", ("The data of {cases} were {reason}: {names}",)),
+    "not-checked": ("caution", ("The data of {cases} were {reason}{which}",)),
     "skipped": ("note", ("{cases} could not run here ({names}): {reason}",)),
 }
-"""Severity and sentences by code: ``cases`` is their number, ``resume`` the commands that measure what was lost."""
+"""Severity and sentences by code: ``cases`` is their number, ``which`` their names unless they are all, ``resume`` the
+commands that measure what was lost.
+"""
 
 
 def _oversubscribed(facts: Facts) -> Iterator[tuple[str, ...]]:

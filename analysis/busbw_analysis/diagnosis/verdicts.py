@@ -55,6 +55,11 @@ UNSEEN_LATENCY_NS: Final = 100_000.0
 and that of TCP between two hosts.
 """
 
+UNSEEN_MESSAGE_NS: Final = 1_000.0
+"""What a NIC may need for each message of a bandwidth test, whose messages do not wait for each other: some times what
+10 million messages/s leave.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -143,7 +148,7 @@ def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
     elif status != judged.status:
         judged = replace(judged, status=status, reached=_from_to(curve, best, worst))
     if published is not None and model_ratio is None and judged.status != "undecided":
-        judged = _judge_by_published(published, judged)
+        judged = _judge_by_published(published, judged, curve)
     return Verdict(
         key=curve.series.key,
         band=band,
@@ -240,10 +245,12 @@ def _judge(
 def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -> _Judged:
     """The status of a time by its ``share`` of the peak alone, which is less than near.
 
-    Where too few sizes were measured to fit α, up to :data:`UNSEEN_LATENCY_NS` of the time may be latency.
+    Where too few sizes were measured to fit α, up to :data:`UNSEEN_LATENCY_NS` of the time may be latency, or up to
+    :data:`UNSEEN_MESSAGE_NS` of a test of a NIC's bandwidth.
     """
     fitted = isinstance(curve.fit, Fit)
-    moving_ns = time_ns - (curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else UNSEEN_LATENCY_NS)
+    unseen_ns = UNSEEN_MESSAGE_NS if _in_flight(curve.series.key) else UNSEEN_LATENCY_NS
+    moving_ns = time_ns - (curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else unseen_ns)
     beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0 if fitted else math.inf
     if beyond_latency >= _near_share(curve):
         why = (
@@ -256,6 +263,11 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
         reached = f"{reached}, {100 * beyond_latency:.3g} % without latency"
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
+
+
+def _in_flight(key: SeriesKey) -> bool:
+    """Whether this is a bandwidth test of perftest, which keeps many messages in flight."""
+    return key.backend == "verbs" and (key.tool_op or "").endswith("BW Test")
 
 
 def over_interval(best: Status, middle: Status, worst: Status) -> Status:
@@ -297,15 +309,23 @@ def by_tolerance(ratio: float) -> Status:
     return "faster" if ratio < 1 / MODEL_TOLERANCE else "as expected"
 
 
-def _judge_by_published(published: PublishedPoint, judged: _Judged) -> _Judged:
+def _judge_by_published(published: PublishedPoint, judged: _Judged, curve: Curve) -> _Judged:
     """A verdict by the peak alone, or without any reference, compared with published results.
 
     A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
     never slow.
     """
     ratio = times(published.ratio)
-    text = f"{'as fast as' if ratio == '1×' else f'{ratio} the time of'} the published {published.rate_in_words}"
-    reached = f"{text}, {judged.reached}" if judged.by == "peak" else text
+    text = f"{'as fast as' if ratio == '1×' else f'{ratio} the time'} published for {published.of.ranks} × "
+    peak = curve.peak
+    adds = (
+        isinstance(peak, Peak)
+        and summed_on_the_way(curve.series.key.op, peak) > 1
+        and max(published.rates) > (peak.busbw or math.inf)
+    )
+    above = ", above the links by NVLS" if adds else ""
+    text += f"{published.of.gpu}: {published.rate_in_words}{above}"
+    reached = f"{text}; {judged.reached}" if judged.by == "peak" else text
     if judged.status not in {"slower", "not judged"}:
         return replace(judged, reached=reached)
     status = by_tolerance(published.ratio)

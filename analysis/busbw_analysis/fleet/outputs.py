@@ -35,7 +35,6 @@ _KINDS: Final[dict[Kind, str]] = {
 }
 _WAYS: Final[dict[Way, str]] = {"both": "both ways", "out": "sending", "in": "receiving"}
 _MOST_NAMED: Final = 3
-_LEAST_ERROR: Final = 1e-4
 _LEAST_COST: Final = 0.0005
 _MOST_IN_A_MAP: Final = 20
 _SHADES: Final = " ·░▒▓█"
@@ -264,17 +263,11 @@ def verdict_table(judged: Judged) -> Table:
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
         Column("Count", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error not in {None, 1} else None, _percent),
-        Column(
-            "Error",
-            lambda row: row.error if row.error != 1 else None,
-            lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}",
-        ),
     )
-    suspects = counted(judged.judgement.tests, "suspect")
     note = (
-        f"Error: probability of such data if nothing is wrong, adjusted for {suspects}; what was measured before "
-        f"they were suspects does not count. Below {100 * ERROR_RATE:.0f} % a suspect is accused; –: no such data. "
-        "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad"
+        "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad; –: not "
+        f"measured after the suspicion. Accused is what healthy parts show in less than {100 * ERROR_RATE:.0f} % of "
+        "fleets (error in --json)"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)
 
@@ -298,9 +291,9 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     matrix = ratios(judgement, judgement.fleet.pairs[0])[np.ix_(nodes, nodes)]
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
-    limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
-    shades = f"{_SHADES[1] * 2} up to {_STEPS[0]:g}, {limits}"
-    yield f"{''.ljust(width)}  from rows to columns (numbered as rows), time over that of other pairs: {shades}"
+    limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
+    yield "Time from row to column (numbered as rows) over that of other pairs:"
+    yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
         cells = "".join(f" {2 * (_SHADES[0] if math.isnan(value) else _shade(value))}" for value in row.tolist())

@@ -79,8 +79,8 @@ def answer_lines(history: History) -> list[tuple[str, str]]:
 def _changes(history: History, stepped: int, of: str) -> str:
     most = max(len(trend.runs) for trend in history.trends)
     if most < FEWEST_RUNS:
-        few = f"{counted(most, 'run')} of a case {'is' if most == 1 else 'are'} too few to see a change"
-        return f"{of}: {few}, which takes {FEWEST_RUNS}; busbw compare A B tests two runs"
+        few = f"a change shows from {FEWEST_RUNS} runs of a case on, and the most that a case has is {most}"
+        return f"{of}: {few}; busbw compare A B tests two runs"
     return f"{stepped or 'none'} of {of} became faster or slower"
 
 
@@ -88,7 +88,10 @@ def _power(history: History) -> str:
     """The step that would be found, so that none is not taken for proof of none."""
     known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
     if not known:
-        return f"collect {FEWEST_BEFORE} runs of each case: with fewer, even a large change may be seen many runs late"
+        return (
+            f"collect {FEWEST_BEFORE} runs of each case: with them a large change shows within {SOON} more runs, with "
+            f"{FEWEST_RUNS} to {FEWEST_BEFORE - 1} perhaps much later"
+        )
     few = len(history.trends) - len(known)
     more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""
     return f"a change of {percent(max(known))} would be seen within {SOON} runs{more}"

@@ -70,6 +70,14 @@ _ROUNDED: Final = 5e-3
 _OF_GPUS: Final[dict[PeakLevel, str]] = {"links of GPUs": "all links", "PCIe": "PCIe", "NVLink-C2C": "NVLink-C2C"}
 
 
+_MEASURED: Final = frozenset[PeakLevel]({"memory copy of a host", "plain TCP of a host"})
+
+
+def noun_of(level: PeakLevel | None) -> str:
+    """What 100 % is called: what a run measured is a reference, which may be exceeded, anything else a peak."""
+    return "reference" if level in _MEASURED else "peak"
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The highest rate that this hardware allows at any size.

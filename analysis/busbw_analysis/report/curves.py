@@ -23,7 +23,7 @@ from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, noun_of
 from busbw_analysis.report import plots
 from busbw_analysis.report.document import (
     TONES,
@@ -111,12 +111,14 @@ class _Rate:
     name: busbw or algbw.
     factor: algbw × factor is this rate.
     peak, practical: the peak, and the part of it that others reach, in B/s.
+    noun: what the peak is called.
     """
 
     name: str
     factor: float
     peak: float | None = None
     practical: float | None = None
+    noun: str = "peak"
 
     def at(self, size_bytes: float, time_ns: float) -> float:
         """The rate in B/s of ``size_bytes`` in ``time_ns``."""
@@ -127,9 +129,10 @@ def _rate_of(curve: Curve) -> _Rate:
     factor, peak = curve.series.bus_factor, curve.peak
     if not isinstance(peak, Peak):
         return _Rate("algbw", 1.0) if factor is None else _Rate("busbw", factor)
+    noun = noun_of(peak.level)
     if factor is None:
-        return _Rate("algbw", 1.0, peak.algbw, peak.practical)
-    return _Rate("busbw", factor, peak.busbw, peak.practical_busbw)
+        return _Rate("algbw", 1.0, peak.algbw, peak.practical, noun)
+    return _Rate("busbw", factor, peak.busbw, peak.practical_busbw, noun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +342,7 @@ def _finding(curve: Curve, label: str) -> str:
     best, point = max(rates, key=lambda pair: pair[0])
     text = f"{start}; the best {rate.name} is {format_rate(best)} at {format_size(point.size_bytes)}"
     if rate.peak is not None:
-        text += f", {percent(best / rate.peak)} % of the peak of {format_rate(rate.peak)}"
+        text += f", {percent(best / rate.peak)} % of the {rate.noun} of {format_rate(rate.peak)}"
     if rate.practical is not None:
         text += f" and {percent(best / rate.practical)} % of the {format_rate(rate.practical)} reached in practice"
     return f"{text}."
@@ -357,7 +360,7 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
                 continue
             value, high, low = (rate.at(point.size_bytes, time_ns) if time_ns else None for time_ns in values)
             values, text = (value or 0.0, low, high), format_rate
-            of_peak = f", {percent(values[0] / rate.peak)} % of peak" if rate.peak else ""
+            of_peak = f", {percent(values[0] / rate.peak)} % of {rate.noun}" if rate.peak else ""
         ends = " – ".join(text(end) for end in values[1:] if end is not None)
         launches = counted(len(point.launch_medians_ns), "launch", "launches")
         tip = f"{label} · {format_size(point.size_bytes)}\n{text(values[0])}{of_peak}\n"

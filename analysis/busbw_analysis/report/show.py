@@ -289,8 +289,8 @@ def _bars(rows: Sequence[ShownRow], rate_of: Callable[[ShownRow], float | None])
     return bar
 
 
-def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column[ShownRow]]:
-    """The columns of a section; empty ones are dropped later."""
+def _columns(rows: Sequence[ShownRow], launches: Collection[int], unchecked: str) -> list[Column[ShownRow]]:
+    """The columns of a section; empty ones are dropped later. ``unchecked``: as of ``_unchecked``."""
     name = "busbw" if any(row.busbw is not None for row in rows) else "algbw"
     rate = attrgetter(name)
     return [
@@ -312,7 +312,7 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", lambda row: row.overlap, _hidden),
         Column("", _bars(rows, rate)),
-        Column("", _state),
+        Column("", lambda row: None if unchecked and row.summary.state == "measured" else _state(row)),
     ]
 
 
@@ -331,7 +331,7 @@ def _peaks(rows: Sequence[ShownRow]) -> str:
     for amount, names in sources.items():
         more = len(set(names)) - 1
         peaks.append(f"{amount}, from {names[0]}" + (f", and {counted(more, 'other')} alike" if more else ""))
-    return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
+    return "" if not peaks else f"100 %: {'; '.join(peaks)}"
 
 
 def _by_size(rows: Sequence[ShownRow], words: Callable[[ShownRow], Iterable[str]]) -> Iterator[str]:
@@ -350,10 +350,19 @@ def _ranges(places: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
         yield from (names if len(names) < 3 else [f"{names[0]} to {names[-1]}"])
 
 
-def _reason(row: ShownRow) -> Iterator[str]:
-    """Why a row is not a verified measurement."""
+def _reason(row: ShownRow, unchecked: str) -> Iterator[str]:
+    """Why a row is not a verified measurement, unless it is ``unchecked`` as all rows are."""
     if state := _state(row).text:
-        yield row.summary.check.in_words if row.summary.state == "measured" else f"{state}, {row.reason}"
+        measured = row.summary.state == "measured"
+        yield from ([] if unchecked else [row.summary.check.in_words]) if measured else [f"{state}, {row.reason}"]
+
+
+def _unchecked(rows: Iterable[ShownRow]) -> str:
+    """Why none of several measured cases was checked, with their number; "" if some were, or if reasons differ."""
+    measured = {row.summary.index: row for row in rows if row.summary.state == "measured"}
+    reasons = {row.summary.check.in_words if _state(row).text else "" for row in measured.values()}
+    reason = reasons.pop() if len(reasons) == 1 and len(measured) > 1 else ""
+    return reason and f"data of all {len(measured)} cases {reason}"
 
 
 def about(judgement: Judgement) -> tuple[str, ...]:
@@ -387,6 +396,7 @@ def show_blocks(
     # A case may have several rows.
     measured = {row.summary.index: row.summary.flags for row in rows if row.time_ns is not None}
     flags, flags_note = common_flags([*measured.values()], "case")
+    unchecked = _unchecked(rows)
     head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
@@ -395,10 +405,10 @@ def show_blocks(
         empty = [
             f"an empty call takes {format_time(ns)} of each" for ns in {row.empty_call_ns for row in members} if ns
         ]
-        notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
-        blocks.append(table(title, _columns(members, launches), members, *notes))
+        notes = (*_by_size(members, partial(_reason, unchecked=unchecked)), _peaks(members), *empty, flagged)
+        blocks.append(table(title, _columns(members, launches, unchecked), members, *notes))
     meaning = _notes(rows) if explain else ("busbw explain WORD explains flags and headings",)
-    notes = (_in_one_line(beside), flags_note, *meaning)
+    notes = (_in_one_line(beside), unchecked, flags_note, *meaning)
     return [*blocks, Paragraph(text)] if (text := "\n".join(filter(None, notes))) else blocks
 
 

@@ -19,6 +19,7 @@ from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices,
 from busbw_analysis.training.step_time import Machine
 
 PER_HOST: Final = 8
+DEFAULT_GPU: Final = "H100 SXM5"
 DELAYS: Final = 15e-6, 15e-6
 """Latency in seconds inside a host and between hosts, for catalogue rows that have only a rate. Inside: all_reduce of 1
 MB takes 44, 51 and 93 µs on 2, 4 and 8 A100 with NVLink, one delay for each of 2 log2 n messages
@@ -71,7 +72,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
     """
     assumed: dict[str, str] = {}
     if gpu is None:
-        gpu = gpu_named(catalogue(), "H100 SXM5") if measured is None else gpu_of_runs(measured.results)
+        gpu = gpu_named(catalogue(), DEFAULT_GPU) if measured is None else gpu_of_runs(measured.results)
     run, per_host = None, ranks_per_host or PER_HOST
     if measured is not None:
         run = Measured(measured, shared=None if cards is None else cards == "shared")
@@ -162,8 +163,13 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
     links = links_named(catalogue(), gpu.name, "--gpu")
     outer, inner = (peak.practical or peak.nominal for peak in (network, links))
     in_practice = " in practice" if links.practical else ""
+    reached = (
+        f"{network.what}, {format_rate(outer)} per GPU{' in practice' if network.practical else ''}"
+        if network.kind is not None
+        else f"{format_rate(outer)} per GPU, all of it for data; a card by name, such as '4X NDR', has what is reached"
+    )
     words = (
-        f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}{in_practice}; latency of a "
+        f"{reached}; {links.what}, {format_rate(inner)}{in_practice}; latency of a "
         f"call as in published measurements: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between "
         f"hosts; of a ring by NCCL: {HOPS[0] * 1e6:g} and {HOPS[1] * 1e6:g} µs a hop"
     )

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from busbw.cli import listing
-from busbw.errors import ClockError
+from busbw.errors import ClockError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.runs.facts import HostFacts, Nic
@@ -20,6 +20,7 @@ from busbw.shared_options import as_json_option, peaks_option
 from busbw.system import environment
 from busbw.system.catalog import Catalogue, Gpu, Rate, catalogue
 from busbw.system.detect import Level, Name, Picture, picture
+from busbw.system.named import rows_named
 from busbw.units import format_rate, number_list
 
 
@@ -33,12 +34,20 @@ def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("name", required=False)
 @click.option("--here", is_flag=True, help="Only the peaks of this machine, and how they were detected.")
 @peaks_option
 @as_json_option
-def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
-    """List the peak rates of hardware, each with its source. Rates are for one direction unless stated otherwise."""
+def peaks(*, name: str | None, here: bool, peaks_file: Path | None, as_json: bool) -> None:
+    """List the peak rates of hardware, each with its source; with NAME, such as H100 or NDR, those that it names.
+
+    Rates are for one direction unless stated otherwise.
+    """
     rows = catalogue(peaks_file)
+    if name is not None:
+        if here:
+            raise UsageError("--here lists the peaks of this machine; leave out NAME")
+        rows = rows_named(rows, name)
     if here:
         _print_here(rows, as_json=as_json)
     elif as_json:
@@ -81,7 +90,7 @@ def _print_catalogue(rows: Catalogue) -> None:
     ]
     pages = "\n".join(plain_text(f"[{number}] {page}") for page, number in sources.items())
     notes = "\n".join(plain_text(f"{row.name}: {row.note}") for row in (*rows.gpus, *rows.rates) if row.note)
-    echo("\n\n".join(part for part in (listing.as_table(gpus), listing.as_table(rates), notes, pages) if part))
+    echo("\n\n".join(part for part in (*map(listing.as_table, filter(None, (gpus, rates))), notes, pages) if part))
 
 
 def _print_here(rows: Catalogue, *, as_json: bool) -> None:

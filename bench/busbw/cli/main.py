@@ -3,7 +3,7 @@
 import importlib
 import signal
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -109,6 +109,15 @@ def _message(error: BusbwError) -> str:
     return render_lines([(label, plain_text(text)) for label, text in (("busbw", log.answer), *log.lines)])
 
 
+_SUBCOMMANDS: Final = {
+    **{name: f"training {name}" for name in ("plan", "volumes", "memory", "roofline", "limits", "models", "log")},
+    **{name: f"list {name}" for name in ("ops", "suites", "runs", "backends", "algorithms", "launchers")},
+    "check": "rules check",
+    "suggest": "rules suggest",
+}
+"""Commands below another one, as a user may type them without it."""
+
+
 class _Commands(click.Group):
     """A click group that imports commands by name and turns busbw's errors into exit codes."""
 
@@ -133,7 +142,7 @@ class _Commands(click.Group):
         except click.UsageError as error:
             from busbw.ops import OPS  # noqa: PLC0415 - only for this hint
 
-            likely = f"run --op {args[0]}" if args[0] in OPS else nearest(args[0], _ROWS)
+            likely = f"run --op {args[0]}" if args[0] in OPS else _SUBCOMMANDS.get(args[0]) or nearest(args[0], _ROWS)
             if likely is None:
                 raise
             raise click.UsageError(f"{error.message} Did you mean busbw {likely}?", ctx) from None

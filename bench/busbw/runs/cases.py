@@ -147,7 +147,8 @@ def _cases_of(
             size = shape.down(requested // itemsize) * itemsize
             if size != requested:
                 asked, taken = units.format_size(requested), units.format_size(size)
-                note = f"{op.name} {dtype}: {asked} became {taken}, {shape.words}"
+                why = shape.words if size < requested else f"the smallest that is {shape.words}"
+                note = f"{op.name} {dtype}: {asked} became {taken}, {why}"
         case = of_world(
             op=op.name,
             dtype=dtype,

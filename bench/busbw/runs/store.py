@@ -24,7 +24,7 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 import busbw
-from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
+from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError, nearest
 from busbw.escape import with_texts
 from busbw.runs import files, soundness
 from busbw.runs.records import (
@@ -484,7 +484,9 @@ def find(results_dir: Path, selector: str) -> Path:
         message = f"{selector!r} {holds if any(given.iterdir()) else 'is an empty folder'}; {hint}"
     elif runs:
         there = counted(len(runs), "run")
-        message = f"{selector!r} not found: {where}, nor among the {there} in {results_dir} (busbw list runs)"
+        likely = nearest(selector, ["latest"])
+        hint = "busbw list runs" if likely is None else f"did you mean {likely}?"
+        message = f"{selector!r} not found: {where}, nor among the {there} in {results_dir} ({hint})"
     else:
         message = f"{selector!r} not found: {where}, and there are no runs in {results_dir}; {measure}"
     raise UsageError(message, code="no-such-run")

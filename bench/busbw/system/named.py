@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from busbw.errors import UsageError, nearest, what_is_known
@@ -46,6 +46,19 @@ def gpus_meant(rows: Catalogue, given: str) -> list[Gpu]:
         return _words(gpu.name)[:1] == asked[:1] and all(_is_in(word, words) for word in asked)
 
     return [gpu for gpu in rows.gpus if asked and fits(gpu)]
+
+
+def rows_named(rows: Catalogue, given: str) -> Catalogue:
+    """The GPUs and rates that have the words of ``given`` in their name. Raises UsageError (``hardware``)."""
+    asked = set(_words(given))
+    named = ((rate, (rate.name, *rate.names)) for rate in rows.rates if asked)
+    rates = [rate for rate, names in named if any(asked <= {*_words(name)} for name in names)]
+    gpus = gpus_meant(rows, given)
+    if not (gpus or rates):
+        likely = nearest(given, [row.name for row in (*rows.gpus, *rows.rates)])
+        hint = "busbw peaks lists all" if likely is None else f"did you mean {likely}?"
+        raise UsageError(f"no GPU or rate has the name {given!r}; {hint}", code="hardware")
+    return replace(rows, gpus=tuple(gpus), rates=tuple(rates))
 
 
 def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePeak:
