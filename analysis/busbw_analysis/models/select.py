@@ -151,13 +151,10 @@ def predict(
     key: SeriesKey,
     bus_factor: float | None,
     sizes_bytes: Sequence[int],
+    models: Sequence[CostModel] | Unavailable,
     parameters: Parameters | Unavailable,
-    library: Library | Unavailable | None = None,
 ) -> tuple[Prediction, ...] | Unavailable:
-    """The predictions of the backend's default algorithm for each of ``sizes_bytes``; for MPI, of the algorithm that
-    ``library`` selects for that size.
-    """
-    models = models_of(key, sizes_bytes, library)
+    """The predictions of the algorithm behind each of ``sizes_bytes`` (``models_of``)."""
     if isinstance(models, Unavailable):
         return models
     if isinstance(parameters, Unavailable):
