@@ -311,7 +311,7 @@ class AlgorithmComparison:
 
 
 def algorithm_comparisons(
-    curves: Sequence[Curve], library: Library | Unavailable | None = None
+    curves: Sequence[Curve], library: Library | Unavailable | None
 ) -> tuple[AlgorithmComparison, ...]:
     """Every op with several measured algorithms, over send/recv or by the backend itself (``library``: its choice for
     MPI).

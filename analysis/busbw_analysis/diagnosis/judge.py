@@ -143,7 +143,7 @@ class CaseNumber:
     heading: str
     unit: Literal["fraction", "ns"]
     values: Mapping[int, float | None]
-    note: str = ""
+    note: str
 
     @property
     def known(self) -> bool:

@@ -74,7 +74,7 @@ def models_of(
     return tuple(models) if len(key.ranks) > 1 else Unavailable("one-rank", "one rank sends nothing")
 
 
-def alternatives(op: str, ranks: int, hosts: int = 1, family: str = "textbook") -> tuple[CostModel, ...]:
+def alternatives(op: str, ranks: int, hosts: int, family: str) -> tuple[CostModel, ...]:
     """The textbook algorithms for ``op`` that exist for these ranks, hosts and ``family``."""
     rows = (*rows_of(op, family), *(row for row in LIMITS if row.op == op))
     return tuple(row for row in rows if row.possible(ranks, hosts, 0))
