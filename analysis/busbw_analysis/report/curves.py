@@ -567,7 +567,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 
-def _verdict_cell(*verdicts: Verdict, overview: bool) -> Cell:
+def _verdict_cell(*verdicts: Verdict, overview: bool = False) -> Cell:
     """The worst of ``verdicts``, with its ratio; an ``overview`` leaves why a reference is doubted to the answer."""
     worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
     more = f" (worst of {len(verdicts)} curves)" if len(verdicts) > 1 else ""
