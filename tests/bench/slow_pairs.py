@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from busbw_analysis.diagnosis.distances import kinds
 from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR, Outlier, outliers_in
 
 Floats = npt.NDArray[np.float64]
@@ -90,7 +91,9 @@ def times_ns(truth: Truth, count: int, on_host: int, launches: int, seed: int, n
 def outliers_of(truth: Truth, count: int, on_host: int, launches: int, seed: int, noise: float) -> tuple[Outlier, ...]:
     """What the analysis names in one matrix."""
     hosts = tuple(f"n{rank // on_host}" for rank in range(count))
-    return outliers_in(tuple(range(count)), hosts, times_ns(truth, count, on_host, launches, seed, noise), SIZE_BYTES)
+    alike = kinds(tuple(tuple(int(host != other) for other in hosts) for host in hosts))
+    times = times_ns(truth, count, on_host, launches, seed, noise)
+    return outliers_in(tuple(range(count)), hosts, times, SIZE_BYTES, alike, pairs=True, few=0.25)
 
 
 def right(truth: Truth, count: int, on_host: int, odd: Iterable[Outlier]) -> bool:

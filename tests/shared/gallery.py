@@ -63,7 +63,7 @@ def _decisive(rows: list[ShownRow], verdicts: Iterable[Verdict]) -> ShownRow:
     Without verdicts, that of the largest size with the smallest share.
     """
     slower = {(verdict.op, verdict.size_bytes): verdict.status == "slower" for verdict in verdicts}
-    measured = [row for row in rows if row.ranks is not None and row.time_ns is not None]
+    measured = [row for row in rows if row.group is not None]
     judged = [row for row in measured if (row.case.op, row.case.size_bytes) in slower] or measured
     return min(
         judged,
@@ -77,7 +77,7 @@ def _decisive(rows: list[ShownRow], verdicts: Iterable[Verdict]) -> ShownRow:
 
 def _row(row: ShownRow, *, judged: bool) -> str:
     """The row, without its share of the peak if that is ``judged`` above it."""
-    ranks = row.ranks or ()
+    ranks = () if row.group is None else row.group.ranks
     rate = row.algbw if row.busbw is None else row.busbw
     numbers = (
         format_time(row.time_ns) if row.time_ns else "",

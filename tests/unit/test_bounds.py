@@ -17,7 +17,8 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
-from busbw_analysis.models.select import alternatives
+from busbw_analysis.models.parameters import gamma_of
+from busbw_analysis.models.select import alternatives, models_of
 from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK
 
 ALPHA, BETA = 1e-4, 1e-9
@@ -51,7 +52,9 @@ BOUND = [name for name, op in OPS.items() if op.lower_bound is not None]
 
 
 def explained(key: SeriesKey = KEY, *others: Series, parameters: Parameters = LINK) -> Explanation:
-    return require_type(Explanation, explain(series(key), (series(key), *others), parameters))
+    return require_type(
+        Explanation, explain(series(key), models_of(key, SIZES, None), parameters, gamma_of(key, others))
+    )
 
 
 def hosts_of(row: CostModel, ranks: int) -> list[int]:
@@ -219,7 +222,9 @@ def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_all
     ],
 )
 def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | Unavailable, reason: str) -> None:
-    refusal = require_type(Unavailable, explain(series(key), (), parameters))
+    refusal = require_type(
+        Unavailable, explain(series(key), models_of(key, SIZES, None), parameters, gamma_of(key, ()))
+    )
     assert reason in refusal.reason
 
 
@@ -240,7 +245,7 @@ def test_the_fastest_changes_at_the_cross_overs() -> None:
 
 @given(st.integers(2, 64), st.sampled_from(["all_reduce", "broadcast", "all_gather", "all_to_all"]))
 def test_the_fastest_is_the_fastest_at_every_size(ranks: int, op: str) -> None:
-    rows = alternatives(op, ranks)
+    rows = alternatives(op, ranks, 1, "textbook")
     spans = fastest(rows, ranks, 1, 8, 1 << 30, LINK)
     by_name = {row.label: row for row in rows}
     for exponent in range(3, 31):

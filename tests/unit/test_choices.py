@@ -13,11 +13,12 @@ from testing.narrow import require_type
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
 from busbw.system.environment import VARIABLES
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_of, selected
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.library_algorithms import formula_of
-from busbw_analysis.models.select import predict
+from busbw_analysis.models.select import Prediction, models_of, predict
 
 KIB, MIB = 1 << 10, 1 << 20
 TUNED = Library("Open MPI", (5, 0, 8))
@@ -212,8 +213,14 @@ KEY = series_key("mpi", in_place=True)
 LINK = Parameters(1e-6, 1e-9, None, "the test")
 
 
+def predicted(
+    key: SeriesKey, sizes: list[int], library: Library | Unavailable | None
+) -> tuple[Prediction, ...] | Unavailable:
+    return predict(key, 1.5, sizes, models_of(key, sizes, library), LINK)
+
+
 def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() -> None:
-    predictions = predict(KEY, 1.5, [KIB, MIB], LINK, TUNED)
+    predictions = predicted(KEY, [KIB, MIB], TUNED)
     assert not isinstance(predictions, Unavailable)
     assert predictions[0].algorithm == "recursive doubling (recursive_doubling of Open MPI 5.0.8)"
     assert predictions[0].time_ns == pytest.approx(2 * (1e3 + KIB))
@@ -222,9 +229,9 @@ def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() 
 
 
 def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_message() -> None:
-    require_type(Unavailable, predict(KEY, 1.5, [KIB], LINK))
-    assert predict(KEY, 1.5, [KIB], LINK, Unavailable("why", "because")) == Unavailable("why", "because")
-    message = predict(msgspec.structs.replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unavailable("why", "because"))
+    require_type(Unavailable, predicted(KEY, [KIB], None))
+    assert predicted(KEY, [KIB], Unavailable("why", "because")) == Unavailable("why", "because")
+    message = predicted(msgspec.structs.replace(KEY, op="send_recv"), [KIB], Unavailable("why", "because"))
     assert not isinstance(message, Unavailable)
     assert message[0].time_ns == pytest.approx(1e3 + KIB)
 

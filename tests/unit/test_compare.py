@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from testing.narrow import require
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, planned, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -497,7 +498,7 @@ def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
     rows.insert(first, msgspec.structs.replace(begun, launch=3, resumes=2))
     resumed = replace(whole, rows=tuple(rows))
     judged = judge(pool((resumed,)))
-    assert {row.launches for row in show_rows(judged)} == {3, 4}
+    assert {require(row.group).launches for row in show_rows(judged)} == {3, 4}
     found = compared(resumed, run_of(2, cases, launches=3))
     assert found.launches == (fewest_made(judged), 3) == (3, 3)
 

@@ -318,7 +318,7 @@ class TestRaces:
             Parameters(ALPHA, BETA, host, "").crossover_bytes(require(rows[0]), require(rows[1]), RANKS, 1)
         )
         given = Parameters(ALPHA, BETA, host, "")
-        models = {alternative.label: alternative for alternative in alternatives("all_reduce", RANKS)}
+        models = {alternative.label: alternative for alternative in alternatives("all_reduce", RANKS, 1, "textbook")}
         ring, doubling = (given.seconds(models[name], RANKS, 1, crossing) for name in ("ring", "recursive doubling"))
         assert ring == pytest.approx(doubling)
         assert crossing < s_star("ring", "recursive-doubling")

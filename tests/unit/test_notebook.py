@@ -59,7 +59,7 @@ def test_the_table_has_the_numbers_of_show(run: Run) -> None:
         "peak_share": "peak_share",
         "spread_share": "spread",
     }.items():
-        shown = [np.nan if (value := getattr(row, name)) is None else value for row in rows]
+        shown = [np.nan if (value := row.document[name]) is None else value for row in rows]
         assert np.array_equal(of_groups[column].to_numpy(), np.asarray(shown), equal_nan=True), column
     known = table.dropna(subset=["peak_share"])
     assert len(known)

@@ -13,7 +13,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, gloo_segments
 from busbw_analysis.models.parameters import parameters_from
-from busbw_analysis.models.select import alternatives, model_for, predict
+from busbw_analysis.models.select import alternatives, model_for, models_of, predict
 from busbw_analysis.models.textbook import LIMITS
 
 MIB = 1 << 20
@@ -118,14 +118,13 @@ def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
 @pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])
 def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) -> None:
     key = series_key("nccl", device="cuda", ranks=tuple(range(8)), settings=AlgorithmSettings(algorithm))
-    predictions = predict(key, 14 / 8, [MIB], LINK)
+    predictions = predict(key, 14 / 8, [MIB], models_of(key, [MIB], None), LINK)
     assert not isinstance(predictions, Unavailable)
     messages = {"ring": 14, "rabenseifner": 6}[algorithm]
     assert predictions[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
-    assert isinstance(
-        predict(msgspec.structs.replace(key, settings=AlgorithmSettings("magic")), 14 / 8, [MIB], LINK), Unavailable
-    )
-    assert isinstance(predict(key.of_library, 14 / 8, [MIB], LINK), Unavailable)
+    unknown = msgspec.structs.replace(key, settings=AlgorithmSettings("magic"))
+    assert isinstance(models_of(unknown, [MIB], None), Unavailable)
+    assert isinstance(models_of(key.of_library, [MIB], None), Unavailable)
 
 
 def test_an_unknown_backend_has_no_model() -> None:

@@ -145,7 +145,7 @@ def test_zero_3_divides_everything_but_what_it_has_gathered() -> None:
 
 
 def _what_fits(step: Step, room: float) -> Layout:
-    fitting = what_fits(step, room)
+    fitting = what_fits(step, room, None)
     assert fitting is not None
     assert memory(fitting).total <= room < memory(step).total
     assert fitting.layout.gpus == step.layout.gpus
@@ -171,7 +171,7 @@ def test_activations_that_are_too_large_are_divided_before_anything_that_takes_t
 
 def test_what_never_fits_has_no_layout() -> None:
     step = Step(models()["Llama 3 405B"], Layout(dp=8), 8, 8192)
-    assert what_fits(step, 80e9) is None
+    assert what_fits(step, 80e9, None) is None
     assert "82 GPUs" in least_gpus(step, 80e9)
 
 

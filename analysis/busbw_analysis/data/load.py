@@ -14,6 +14,7 @@ from busbw.runs import store
 from busbw.runs.records import Case, Imported, Measurement
 from busbw_analysis.data.apart import apart
 from busbw_analysis.data.block_columns import packed
+from busbw_analysis.data.counters import Moved, moved_in
 from busbw_analysis.data.facts import Facts, facts_of
 from busbw_analysis.data.kept import Summarised, plain_run, read_summarised, summary_of
 from busbw_analysis.data.lateness import GroupLateness, together
@@ -59,6 +60,7 @@ class Dataset:
     series: the curves of the measured cases
     lateness: how late the ranks of each group arrive
     notices: warnings about the data: torn lines, facts that only some runs recorded, overruled differences
+    counters: counters of the hosts that moved
     samples: the raw samples, for what shows or tests them
     """
 
@@ -68,6 +70,7 @@ class Dataset:
     series: tuple[Series, ...]
     lateness: tuple[GroupLateness, ...]
     notices: tuple[str, ...]
+    counters: tuple[Moved, ...]
     samples: Samples
 
 
@@ -108,6 +111,7 @@ def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool | None =
         series=series_of(summaries, facts),
         lateness=together(of_runs, facts.hosts),
         notices=tuple(notices),
+        counters=moved_in(runs),
         samples=Samples(tuple(run.samples or run.stored.path for run in summarised), indices),
     )
 

@@ -73,8 +73,8 @@ def _variance(count: int, *ties: npt.NDArray[np.int64]) -> float:
     return (main - tied) / 18 + more + twos / (2 * count * (count - 1))
 
 
-def theil_sen(at: npt.ArrayLike, values: npt.ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
-    """The median slope of all pairs of points, and the ends of its interval. The places ``at`` must not all be equal.
+def theil_sen(at: npt.ArrayLike, values: npt.ArrayLike) -> tuple[float, float, float]:
+    """The median slope of all pairs of points, and the ends of its 95 % interval. Not all places ``at`` may be equal.
 
     Source: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63 (1968), formula 2.6.
     """
@@ -85,6 +85,6 @@ def theil_sen(at: npt.ArrayLike, values: npt.ArrayLike, confidence: float = 0.95
     tied = sum(float((tie * (tie - 1) * (2 * tie + 5)).sum()) for tie in (_ties(places), _ties(heights)))
     # Ties in both vectors can be subtracted twice.
     variance = max(count * (count - 1) * (2 * count + 5) - tied, 0.0) / 18
-    half = normal_quantile((1 + confidence) / 2) * math.sqrt(variance)
+    half = normal_quantile(0.975) * math.sqrt(variance)
     low, high = max(round((len(slopes) - half) / 2) - 1, 0), min(round((len(slopes) + half) / 2), len(slopes) - 1)
     return float(np.median(slopes)), float(slopes[low]), float(slopes[high])

@@ -217,7 +217,7 @@ def find(results_dir: Path, selector: str) -> Found:
         raise StoreError(message) from error
 
 
-def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None = None) -> list[Summarised]:
+def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None) -> list[Summarised]:
     """Find and read every selector. Raises UsageError if ``facts`` are given and no input is a log, and the errors of
     ``find`` and ``Found.read``.
     """

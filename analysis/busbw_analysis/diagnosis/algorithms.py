@@ -26,7 +26,6 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
@@ -205,7 +204,7 @@ def _sign_changes(
 
 
 def _costs_of(
-    members: Mapping[str, Curve], everything: Sequence[Series], library: Library | Unavailable | None
+    members: Mapping[str, Curve], library: Library | Unavailable | None
 ) -> Mapping[str, _Costed | Unavailable]:
     """The costs of the algorithms of one op."""
     first = next(iter(members.values()))
@@ -213,7 +212,7 @@ def _costs_of(
     if isinstance(parameters, Unavailable):
         return dict.fromkeys(members, parameters)
     calls = None if library is None else Calls(library, key.dtype, key.mode)
-    gamma, words = gamma_of(key, everything)
+    gamma, words = first.gamma
     if gamma is not None:
         origin = f"{parameters.origin}; {words}"
         parameters = replace(parameters, gamma_seconds_per_byte=gamma, origin=origin)
@@ -312,7 +311,7 @@ class AlgorithmComparison:
 
 
 def algorithm_comparisons(
-    curves: Sequence[Curve], library: Library | Unavailable | None = None
+    curves: Sequence[Curve], library: Library | Unavailable | None
 ) -> tuple[AlgorithmComparison, ...]:
     """Every op with several measured algorithms, over send/recv or by the backend itself (``library``: its choice for
     MPI).
@@ -324,11 +323,10 @@ def algorithm_comparisons(
         key, name = curve.series.key, curve.series.key.algorithm or LIBRARY
         if sized(curve.series):
             groups.setdefault(key.of_library, {})[name] = curve
-    everything = [curve.series for curve in curves]
     comparisons = []
     for key, members in groups.items():
         if len(members) > 1:
-            costs = _costs_of(members, everything, library)
+            costs = _costs_of(members, library)
             series = {name: curve.series for name, curve in members.items()}
             comparisons.append(AlgorithmComparison(key, series, tuple(_pairs(series, costs))))
     return tuple(comparison for comparison in comparisons if comparison.pairs)

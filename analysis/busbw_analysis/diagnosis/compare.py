@@ -157,7 +157,7 @@ class Comparison:
     bands: tuple[Compared, ...]
     left_out: tuple[LeftOut, ...]
     notices: tuple[Finding, ...]
-    incomplete: tuple[Incomplete, ...] = ()
+    incomplete: tuple[Incomplete, ...]
     imported: bool = False
     by: By | None = None
 

@@ -19,9 +19,9 @@ from busbw_analysis.fitting.curve import Fit, fit_series
 from busbw_analysis.fitting.published import Published, published_like
 from busbw_analysis.models.bounds import Explanation, explain
 from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.parameters import shared
+from busbw_analysis.models.parameters import Gamma, gamma_of, shared
 from busbw_analysis.models.results import Results
-from busbw_analysis.models.select import Prediction, predict, predict_alternatives
+from busbw_analysis.models.select import Prediction, models_of, predict, predict_alternatives
 from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Hardware, Peak, peak_of
 
@@ -51,6 +51,7 @@ class Curve:
 
     model: predicted times; ``model[i]`` belongs to ``series.points[i]``.
     parameters: the parameters of the model.
+    gamma: the time per reduced byte; not part of the model.
     peak: the rate that is 100 %.
     explanation: where the time goes; available if the model is.
     alternatives: textbook algorithms at the largest size, not used by verdicts.
@@ -61,6 +62,7 @@ class Curve:
     fit: Fit | Unavailable
     model: tuple[Prediction, ...] | Unavailable
     parameters: Parameters | Unavailable
+    gamma: Gamma
     peak: Peak | Unavailable
     explanation: Explanation | Unavailable
     alternatives: tuple[Prediction, ...]
@@ -93,17 +95,19 @@ def curves_of(results: Results, rows: Catalogue) -> tuple[Curve, ...]:
 
 
 def _curve(series: Series, results: Results, hardware: Hardware) -> Curve:
-    key, factor, library = series.key, series.bus_factor, results.library
+    key, factor = series.key, series.bus_factor
     sizes = [point.size_bytes for point in series.points]
+    models, gamma = models_of(key, sizes, results.library), gamma_of(key, results.messages.sums)
     parameters = shared(results.messages.parameters_for(series), series.sharing, far=key.hosts > 1)
     return Curve(
         series=series,
         fit=fit_series(series),
-        model=predict(key, factor, sizes, parameters, library),
+        model=predict(key, factor, sizes, models, parameters),
         alternatives=predict_alternatives(key, factor, sizes[-1], parameters),
         parameters=parameters,
+        gamma=gamma,
         peak=peak_of(series, hardware),
-        explanation=explain(series, results.series, parameters, library),
+        explanation=explain(series, models, parameters, gamma),
         published=_published(series, hardware),
     )
 

@@ -48,9 +48,9 @@ class PairClass:
     interval: Interval
     rate: float | None
     slowest: tuple[int, int]
-    times_within: float | None = None
-    times_low: float | None = None
-    times_high: float | None = None
+    times_within: float | None
+    times_low: float | None
+    times_high: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Findings: warnings in plain words, each with the numbers that support it."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
@@ -9,12 +9,10 @@ from typing import Final, Literal, get_args
 from busbw import __version__
 from busbw.ops import OPS, PAIRED
 from busbw.ops.groups import ASKED
-from busbw.runs.facts import HostFacts
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.runs.store import StoredRun
-from busbw.system.catalog import Catalogue
-from busbw.system.detect import picture
+from busbw.system.detect import Picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.apart import TABLES_APART
 from busbw_analysis.data.counters import Moved
@@ -31,7 +29,7 @@ from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.siblings import contrasts_in
+from busbw_analysis.diagnosis.siblings import Contrast
 from busbw_analysis.models.results import Results
 
 Severity = Literal["bad", "caution", "note"]
@@ -117,14 +115,14 @@ class Finding:
 def findings_on(
     results: Results,
     matrices: Sequence[PairMatrix],
+    contrasts: Sequence[Contrast],
+    pictures: Mapping[str, Picture],
     selftest: SelfTest | None,
-    rows: Catalogue,
 ) -> tuple[Finding, ...]:
-    """All findings on the results of runs, ``ranked``; ``rows`` is the catalogue of peaks."""
+    """All findings on the results of runs, ``ranked``; ``pictures`` are those of the hosts."""
     runs, facts, summaries = results.runs, results.facts, results.cases
     measured = [summary for summary in summaries if summary.state == "measured"]
     lost = [stored for stored in runs if any(row.transient for row in stored.failed)]
-    contrasts = tuple(contrasts_in(results.series, matrices, facts, rows))
     slow = {host for contrast in contrasts for host in contrast.hosts}
     slow |= {facts.hosts[rank] for matrix in matrices for outlier in matrix.outliers for rank in outlier.ranks}
     slow |= {member.host for group in results.lateness for member in group.flagged if member.host is not None}
@@ -148,8 +146,8 @@ def findings_on(
         ("note", "clock-error", _clocks(measured)),
         ("caution", "self-test", _tested(selftest, runs)),
         ("note", "adjusted", ((text,) for stored in runs for text in stored.run.adjusted)),
-        ("caution", "gpu-hardware", _hardware(facts, lambda host: picture(host, rows).of_gpus)),
-        ("caution", "hardware", _hardware(facts, lambda host: picture(host, rows).of_others)),
+        ("caution", "gpu-hardware", _hardware((host, seen.of_gpus) for host, seen in pictures.items())),
+        ("caution", "hardware", _hardware((host, seen.of_others) for host, seen in pictures.items())),
         ("caution", "counters-slow-host", _counters(on_slow)),
         ("caution", "counters", _counters([m for m in results.counters if m.kind == "error" and m.host not in slow])),
     )
@@ -440,12 +438,11 @@ def _tested(selftest: SelfTest | None, runs: Sequence[StoredRun]) -> Iterator[tu
         yield f"{capitalised(which)}: {first}", *others
 
 
-def _hardware(facts: Facts, problems: Callable[[HostFacts], Sequence[str]]) -> Iterator[tuple[str, ...]]:
+def _hardware(problems: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, ...]]:
     """Links of hosts that are slower than both of their ends allow, as recorded before the run. Links that may have
     been in power saving are left out, because these facts are read before any traffic.
     """
-    hosts = dict.fromkeys(facts.hosts)
-    by_text = by_key((text, host) for host in hosts for text in _first(problems(facts.environment(host))))
+    by_text = by_key((text, host) for host, texts in problems for text in _first(texts))
     yield from ((f"On {', '.join(on)}: {text}",) for text, on in by_text.items())
 
 

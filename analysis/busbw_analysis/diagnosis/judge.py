@@ -10,6 +10,7 @@ import numpy as np
 from busbw.ops import ON_SOCKETS, PAIRED
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, catalogue
+from busbw.system.detect import Picture, picture
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset, Samples
@@ -21,6 +22,7 @@ from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.selftest import SelfTest
+from busbw_analysis.diagnosis.siblings import contrasts_in
 from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on, why_above
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
@@ -72,10 +74,12 @@ def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
 class Evidence:
     """What a slice judges by: the results, and what the core made of them.
 
+    pictures: the hardware of every host.
     rows: the catalogue of peaks.
     """
 
     results: Results
+    pictures: Mapping[str, Picture]
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
     rows: Catalogue
@@ -139,7 +143,7 @@ class CaseNumber:
     heading: str
     unit: Literal["fraction", "ns"]
     values: Mapping[int, float | None]
-    note: str = ""
+    note: str
 
     @property
     def known(self) -> bool:
@@ -269,12 +273,15 @@ def judge(
     """
     rows = catalogue() if rows is None else rows
     results = results_of(dataset)
-    facts, curves = results.facts, curves_of(results, rows)
+    facts = results.facts
+    pictures = {host: picture(facts.environment(host), rows) for host in dict.fromkeys(facts.hosts)}
+    curves = curves_of(results, rows)
     doubts = doubts_of(curves, results.cases)
     matrices = matrices_of(results.cases, facts, rows)
-    evidence = Evidence(results, curves, matrices, rows)
+    evidence = Evidence(results, pictures, curves, matrices, rows)
     of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
-    findings = findings_on(results, matrices, selftest, rows)
+    contrasts = contrasts_in(results.series, matrices, facts, rows)
+    findings = findings_on(results, matrices, contrasts, pictures, selftest)
     return Judgement(
         results=results,
         samples=dataset.samples,

@@ -116,9 +116,9 @@ class PairMatrix:
     low_ns: Floats
     high_ns: Floats
     outliers: tuple[Outlier, ...]
-    unknown: str | None = None
-    op: str = "pair_matrix"
-    shares: PairShares | Unavailable | None = None
+    unknown: str | None
+    op: str
+    shares: PairShares | Unavailable | None
 
     @property
     def middle(self) -> int:
@@ -228,16 +228,15 @@ def outliers_in(
     hosts: Sequence[str],
     times_ns: Floats,
     size_bytes: int,
-    alike: Sequence[Truths] = (),
+    alike: Sequence[Truths],
     *,
-    pairs: bool = True,
-    few: float = _FEW_RATIO_OF_MESSAGES,
+    pairs: bool,
+    few: float,
 ) -> tuple[Outlier, ...]:
     """The slow parts of ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
     Logarithms of the times are decomposed by median polish (Tukey 1977) into a usual value, an effect of the sender,
-    one of the receiver, and the rest of the pair. The usual value is that of the cells in a mask of ``alike``; without
-    masks, of the pairs within a host and between hosts.
+    one of the receiver, and the rest of the pair. The usual value is that of the cells in a mask of ``alike``.
 
     An effect counts if it makes the rate less than 85 % of the usual, stands out from the other effects of its kind by
     4 σ (pairs: 6 σ), is present in at least three quarters of the launches, and is beyond the scatter of launches
@@ -249,19 +248,13 @@ def outliers_in(
     near = np.asarray([[host == other for other in hosts] for host in hosts])
     pace = _over_all(logs)
     even = logs - pace[:, None, None] + np.median(pace)
-    effects = _polished(np.median(even, axis=0), alike or _by_host(near))
+    effects = _polished(np.median(even, axis=0), alike)
     pace = _over_all(even - effects.explained)
     even -= pace[:, None, None]
     lines, effects = _slow_lines(even, effects, near)
     cells = _slow_cells(even - effects.explained, effects.cells, few) if pairs else {}
     parts = _SlowParts(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
     return (*parts.slow_lines(), *parts.pairs())
-
-
-def _by_host(near: Truths) -> list[Truths]:
-    """The pairs within a host and between hosts, as far as there are any."""
-    off = ~np.eye(len(near), dtype=np.bool_)
-    return [kind for kind in (near & off, ~near & off) if kind.any()]
 
 
 def _over_rows(logs: Floats) -> Floats:

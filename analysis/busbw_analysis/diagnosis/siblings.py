@@ -19,7 +19,7 @@ from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.series import Series
+from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.diagnosis.pairs import UPPER_QUARTILE_TO_SIGMA, PairMatrix
 
 Code = Literal["slow-gpu", "slow-nic", "slow-host", "collapse", "asymmetric", "slow-peers", "groups-apart", "slow-size"]
@@ -67,22 +67,28 @@ class Contrast:
 
 def contrasts_in(
     series: Sequence[Series], matrices: Sequence[PairMatrix], facts: Facts, rows: Catalogue
-) -> Iterator[Contrast]:
+) -> tuple[Contrast, ...]:
     """The strongest contrast of each code, which names the others; ``rows`` is the catalogue of peaks."""
+    alike = list(_alike(series, facts))
     every = [
-        *_slow_parts(series, facts, rows),
-        *_slow_hosts(series, facts),
+        *_slow_parts(alike, facts, rows),
+        *_slow_hosts(alike),
         *filter(None, (_collapse(curve) or _slow_size(curve) for curve in series)),
         *filter(None, map(_groups_apart, matrices)),
         *_unequal_directions(series),
         *(contrast for matrix in matrices for contrast in _unequal_pairs(matrix)),
         *_slow_peers(matrices),
     ]
-    for members in grouped(sorted(every, key=lambda contrast: contrast.ratio), lambda contrast: contrast.code).values():
-        worst = members[0]
-        ratios = {contrast.name: contrast.ratio for contrast in reversed(members) if contrast.name != worst.name}
-        also = listed((f"{name} ({ratio:.0%})" for name, ratio in reversed(ratios.items())), _MOST_NAMED)
-        yield replace(worst, claim=f"{worst.claim}; so is {also}") if also else worst
+    by_code = grouped(sorted(every, key=lambda contrast: contrast.ratio), lambda contrast: contrast.code)
+    return tuple(_strongest(members) for members in by_code.values())
+
+
+def _strongest(members: Sequence[Contrast]) -> Contrast:
+    """The first of ``members``; its claim names the others."""
+    worst = members[0]
+    ratios = {contrast.name: contrast.ratio for contrast in reversed(members) if contrast.name != worst.name}
+    also = listed((f"{name} ({ratio:.0%})" for name, ratio in reversed(ratios.items())), _MOST_NAMED)
+    return replace(worst, claim=f"{worst.claim}; so is {also}") if also else worst
 
 
 # --- parts -------------------------------------------------------------------------------------------------------
@@ -106,8 +112,12 @@ class _Part:
         return min(self.point.launch_medians_ns)
 
 
-def _alike(series: Iterable[Series], facts: Facts) -> Iterator[tuple[Series, list[_Part]]]:
-    """Curves that differ only in their group of ranks, each at the largest size that all of them have."""
+_Alike = tuple[SeriesKey, list[_Part]]
+"""Curves that differ only in their group of ranks, each at the largest size that all of them have; the first one's key.
+"""
+
+
+def _alike(series: Iterable[Series], facts: Facts) -> Iterator[_Alike]:
     named = [curve for curve in series if curve.key.group != "all"]
     likenesses = grouped(
         named,
@@ -119,16 +129,13 @@ def _alike(series: Iterable[Series], facts: Facts) -> Iterator[tuple[Series, lis
         if len(curves) > 1 and len(distinct) == len(curves) and common:
             largest = max(common)
             points = [(curve, point) for curve in curves if (point := curve.at(largest)) is not None]
-            yield (
-                curves[0],
-                [_Part(curve.key.group, facts.hosts_of(curve.key.ranks), point) for curve, point in points],
-            )
+            parts = [_Part(curve.key.group, facts.hosts_of(curve.key.ranks), point) for curve, point in points]
+            yield curves[0].key, parts
 
 
-def _slow_parts(series: Iterable[Series], facts: Facts, rows: Catalogue) -> Iterator[Contrast]:
+def _slow_parts(alike: Iterable[_Alike], facts: Facts, rows: Catalogue) -> Iterator[Contrast]:
     """GPUs and NICs that are slower than all like them; more than a quarter of slow ones are another kind, not slow."""
-    for curve, parts in _alike(series, facts):
-        key = curve.key
+    for key, parts in alike:
         if len({part.hosts for part in parts}) > 1 and key.op not in LOCAL:
             continue
         for part in parts:
@@ -179,10 +186,10 @@ def _pcie(rate: float, usual: float, rows: Catalogue) -> str:
     return f"; {format_rate(rate)} fits {listed(fits, word='or')} (LnkSta in lspci -vv)" if fits else ""
 
 
-def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
+def _slow_hosts(alike: Iterable[_Alike]) -> Iterator[Contrast]:
     """Hosts all of whose groups are slow while others are not; fast groups clear their hosts."""
-    for curve, parts in _alike(series, facts):
-        if curve.key.op in LOCAL or len({part.hosts for part in parts}) < len(parts):
+    for key, parts in alike:
+        if key.op in LOCAL or len({part.hosts for part in parts}) < len(parts):
             continue
         fastest_ns = min(part.point.time_ns for part in parts)
         normal = [part for part in parts if fastest_ns / part.point.time_ns >= NORMAL]
@@ -198,7 +205,7 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
         (name, of_name), *more = sorted(suspects.items(), key=lambda entry: (-len(entry[1]), entry[0].count(" or ")))
         rate, size = median(part.rate for part in of_name), format_size(of_name[0].point.size_bytes)
         claim = (
-            f"host {name} is slow: {curve.key.op} at {size}, {format_rate(rate)} in "
+            f"host {name} is slow: {key.op} at {size}, {format_rate(rate)} in "
             f"{listed((part.name for part in of_name), _MOST_NAMED)}, {rate / usual:.0%} of {format_rate(usual)} in "
             f"{listed((part.name for part in normal), _MOST_NAMED)}"
         )

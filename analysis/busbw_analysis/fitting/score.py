@@ -26,7 +26,7 @@ class Validation:
     worst_error: float | None
     count: int
     passed: bool | None
-    note: str = ""
+    note: str
     no_test_of: tuple[str, ...] = ()
 
     @property

@@ -153,7 +153,7 @@ class FleetJudgement:
     verdicts: tuple[Verdict, ...]
     rounds: tuple[Round, ...]
     tests: int
-    found: tuple[Found, ...] = ()
+    found: tuple[Found, ...]
     apart: Apart | None = None
 
     @property

@@ -9,7 +9,7 @@ from busbw.ops import PAIRED
 from busbw.ops.groups import ASKED
 from busbw.runs.records import Case
 from busbw.units import format_rate, format_time, listed
-from busbw_analysis.data.counters import hosts_watched, moved_in
+from busbw_analysis.data.counters import hosts_watched
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import SOFTWARE, Difference, differences
 from busbw_analysis.data.load import Dataset
@@ -324,7 +324,7 @@ def _counters(evidence: Evidence, rule: Limited) -> Measured:
     watched = hosts_watched(evidence.measured.runs)
     unwatched = [host for host in dict.fromkeys(evidence.measured.facts.hosts) if host not in watched]
     gaps = (Gap("no-counters", f"no counter was read on {listed(unwatched, 3)}"),) if unwatched else ()
-    errors = [moved for moved in moved_in(evidence.measured.runs) if moved.kind == "error"]
+    errors = [moved for moved in evidence.measured.counters if moved.kind == "error"]
     names = tuple(f"{moved.host} {moved.in_words}" for moved in errors)
     return Measured((CountTest(names, None, rule.limit, "counter"),), gaps)
 

@@ -76,7 +76,7 @@ class NodeRun:
 
 
 @contextmanager
-def measured_here(seconds: float = SECONDS) -> Iterator[NodeRun]:
+def measured_here() -> Iterator[NodeRun]:
     """Measure the suite for nodes with or without GPUs, on ranks of this node alone. The run is removed at the end.
 
     Raises UsageError if nothing could be measured.
@@ -87,10 +87,10 @@ def measured_here(seconds: float = SECONDS) -> Iterator[NodeRun]:
     with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as results:
         argv = [sys.executable, "-m", "busbw", "run", "--suite", suite, "--no-baseline", "--quiet"]
         argv += ["--timeout", str(_TIMEOUT_SECONDS), "--results-dir", results]
-        late, said = _run(argv, own_variables(os.environ), seconds)
+        late, said = _run(argv, own_variables(os.environ), SECONDS)
         made = list(store.folders(Path(results)))
         if not made:
-            why = f"its {seconds:.0f} s were over" if late else said.strip() or "it ended without a message"
+            why = f"its {SECONDS:.0f} s were over" if late else said.strip() or "it ended without a message"
             raise UsageError(f"--prolog: nothing was measured: {why}", code="prolog")
         yield NodeRun(made[0], late, facts)
 

@@ -84,7 +84,7 @@ class Gate:
 
     verdicts: tuple[Verdict, ...]
     tests: int
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[Gap, ...]
     since: Since | None = None
     of_logs: bool = False
 

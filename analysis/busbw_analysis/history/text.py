@@ -163,12 +163,12 @@ def _last_step(trend: Trend) -> str | None:
     return f"{100 * (step.after / step.before - 1):+.0f} % {trend.runs[step.at].date}"
 
 
-def sparkline(values: Floats, steps: Sequence[int] = (), width: int = _WIDTH) -> str:
+def sparkline(values: Floats, steps: Sequence[int]) -> str:
     """Positive ``values`` as bars on a logarithmic scale, with a mark before the first value after each of ``steps``.
-    More values than ``width`` are medians of neighbours, which no step parts.
+    More values than ``_WIDTH`` are medians of neighbours, which no step parts.
     """
     cuts = [0, *steps, len(values)]
-    each = max(1, -(-len(values) // width))
+    each = max(1, -(-len(values) // _WIDTH))
     pieces = [
         [float(np.median(part[first : first + each])) for first in range(0, len(part), each)]
         for part in (np.log(values[begin:end]) for begin, end in pairwise(cuts))

@@ -191,7 +191,7 @@ class History:
     moments: tuple[Moment, ...]
 
 
-def history_of(views: Views, selection: Selection | None = None) -> History:
+def history_of(views: Views, selection: Selection | None) -> History:
     """The trends of the cases that are selected, by operation and size."""
     condition, parameters = (selection or Selection()).condition
     views.connection.execute(_OF_RUNS.format(condition=condition), parameters)

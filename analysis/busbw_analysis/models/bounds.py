@@ -7,19 +7,14 @@ A lower bound has the same form as a cost, T ≥ rounds · α + max(sent · S β
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from busbw.ops import LOWER_BOUNDS
 from busbw.ops.base import LowerBound
-from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.choices import Library
 from busbw_analysis.models.costs import CostModel, Parameters
-from busbw_analysis.models.select import alternatives, models_of
-
-_SUM: Final = "stream_add"
-"""The local op that gives γ: c = a + b over arrays of S bytes, where every byte is added once."""
+from busbw_analysis.models.parameters import Gamma
+from busbw_analysis.models.select import alternatives
 
 
 def least_seconds(
@@ -115,18 +110,16 @@ class Explanation:
 
 def explain(
     series: Series,
-    everything: Sequence[Series],
+    models: Sequence[CostModel] | Unavailable,
     parameters: Parameters | Unavailable,
-    library: Library | Unavailable | None = None,
+    gamma: Gamma,
 ) -> Explanation | Unavailable:
     """Where the time of every point of ``series`` goes by the model of its algorithm, or why that is unknown.
 
-    ``everything``: all curves of the run, one of which may give γ.
-    ``library``: as in ``predict``.
+    ``models``: of ``models_of``, one per point.
     """
     key, ranks = series.key, len(series.key.ranks)
     sizes = [point.size_bytes for point in series.points]
-    models = models_of(key, sizes, library)
     if isinstance(models, Unavailable):
         return models
     if isinstance(parameters, Unavailable):
@@ -134,20 +127,20 @@ def explain(
     bound = LOWER_BOUNDS.get(key.op)
     hosts = key.hosts
     adds = any(model.added(ranks, hosts, 1 << 20) for model in models)
-    gamma, origin = gamma_of(key, everything) if adds else (None, "")
+    per_byte, origin = gamma if adds else (None, "")
     ports = _ports(models, bound, key)
     spent: list[Spent] = []
     for point, model in zip(series.points, models, strict=True):
         size = point.size_bytes
         messages = model.rounds(ranks, hosts, size) * parameters.alpha_seconds
-        least = None if bound is None else least_seconds(bound, ranks, size, parameters, ports=ports, gamma=gamma)
+        least = None if bound is None else least_seconds(bound, ranks, size, parameters, ports=ports, gamma=per_byte)
         spent.append(
             Spent(
                 size_bytes=size,
                 measured_ns=point.time_ns,
                 latency_ns=1e9 * messages,
                 bandwidth_ns=1e9 * (parameters.seconds(model, ranks, hosts, size) - messages),
-                reduction_ns=None if gamma is None else 1e9 * model.added(ranks, hosts, size) * size * gamma,
+                reduction_ns=None if per_byte is None else 1e9 * model.added(ranks, hosts, size) * size * per_byte,
                 bound_ns=None if least is None else 1e9 * least,
             )
         )
@@ -165,7 +158,7 @@ def explain(
     leaders = fastest(singly, ranks, hosts, sizes[0], sizes[-1], parameters)
     return Explanation(
         spent=tuple(spent),
-        bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
+        bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=per_byte is not None),
         gamma_origin=origin,
         others=tuple(others),
         fastest=leaders,
@@ -179,22 +172,6 @@ def _ports(models: Sequence[CostModel], bound: LowerBound | None, key: SeriesKey
     ranks = len(key.ranks)
     several = bound is not None and any(model.rounds(ranks, key.hosts, 0) < bound.rounds(ranks) for model in models)
     return ranks - 1 if several else 1
-
-
-def gamma_of(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
-    """γ in seconds per reduced byte, from array sums in the same run, and a note on its origin."""
-    measured = [
-        other
-        for other in everything
-        if other.key.op == _SUM and other.key.device == key.device and other.key.ranks == key.ranks
-    ]
-    for other in sorted(measured, key=lambda series: (series.key.dtype != key.dtype, series.key.mode != key.mode)):
-        first, last = other.points[0], other.points[-1]
-        if last.size_bytes > first.size_bytes and last.time_ns > first.time_ns:
-            gamma = (last.time_ns - first.time_ns) / (last.size_bytes - first.size_bytes) / 1e9
-            what = f"{_SUM} of this run{'' if other.key.dtype == key.dtype else f' in {other.key.dtype}'}"
-            return gamma, f"1/γ {format_rate(1 / gamma)} up to {format_size(last.size_bytes)}, from {what}"
-    return None, f"γ is unknown, so reduction is part of the unexplained time; add {_SUM} to the plan to measure it"
 
 
 def fastest(

@@ -130,7 +130,7 @@ class Calls:
     """How an MPI library was called: the library, the data type and the mode."""
 
     library: Library | Unavailable
-    dtype: str | None = None
+    dtype: str | None
     mode: str = "isolated"
 
     def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unavailable:

@@ -1,4 +1,4 @@
-"""The parameters α, β and R of cost models, from the messages of a run."""
+"""The parameters α, β and R of cost models, from the messages of a run, and γ, from its array sums."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +21,9 @@ from busbw_analysis.peaks.peaks import COPY, HostRates
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that give α and β, the best first → message times per call."""
 
+_SUM = "stream_add"
+"""The local op that gives γ: c = a + b over arrays of S bytes, where every byte is added once."""
+
 _Mask = npt.NDArray[np.bool_]
 _LARGEST_LATENCY_MESSAGE = 1024
 _SMALLEST_RATE_MESSAGE = 1 << 20
@@ -31,12 +34,14 @@ class Messages:
     """The messages between two ranks of a run, from which α, β and R of all its curves come.
 
     curves: curves of ``_MESSAGES``
+    sums: curves of array sums, which give γ
     near, far: the median pair of a matrix inside a host, and between hosts
     together: the highest rate that all ranks of a host together send through the backend; None if it was not measured
     rates: memory copies and plain sockets of the hosts
     """
 
     curves: tuple[Series, ...]
+    sums: tuple[Series, ...]
     near: "_MedianPair"
     far: "_MedianPair"
     together: "_Together | None"
@@ -126,6 +131,7 @@ def messages_of(series: Sequence[Series], summaries: Sequence[CaseSummary], fact
     ]
     return Messages(
         curves=tuple(curve for curve in series if curve.key.op in _MESSAGES),
+        sums=tuple(curve for curve in series if curve.key.op == _SUM),
         near=_median_pair((summary, ~between) for summary, between in matrices),
         far=_median_pair(matrices),
         together=max((*_rings(series), *_concurrent_pairs(matrices)), default=None),
@@ -178,6 +184,26 @@ def _too_narrow(origin: str, *sizes_bytes: int) -> Unavailable:
         f"{origin} has {'only ' if len(sizes_bytes) == 1 else 'sizes '}{has}; α and β need one of at most "
         f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}",
     )
+
+
+class Gamma(NamedTuple):
+    """γ in seconds per reduced byte, and what it was measured with; None, and what to do, if it is unknown."""
+
+    seconds_per_byte: float | None
+    origin: str
+
+
+def gamma_of(key: SeriesKey, sums: Iterable[Series]) -> Gamma:
+    """γ of a curve, from the ``sums`` of the same run on the same ranks: best those of its dtype and mode."""
+    alike = [curve for curve in sums if curve.key.device == key.device and curve.key.ranks == key.ranks]
+    for curve in sorted(alike, key=lambda curve: (curve.key.dtype != key.dtype, curve.key.mode != key.mode)):
+        first, last = curve.points[0], curve.points[-1]
+        if last.size_bytes > first.size_bytes and last.time_ns > first.time_ns:
+            gamma = (last.time_ns - first.time_ns) / (last.size_bytes - first.size_bytes) / 1e9
+            what = f"{_SUM} of this run{'' if curve.key.dtype == key.dtype else f' in {curve.key.dtype}'}"
+            return Gamma(gamma, f"1/γ {format_rate(1 / gamma)} up to {format_size(last.size_bytes)}, from {what}")
+    unknown = f"γ is unknown, so reduction is part of the unexplained time; add {_SUM} to the plan to measure it"
+    return Gamma(None, unknown)
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from busbw.runs.store import StoredRun
-from busbw_analysis.data.counters import Moved, moved_in
+from busbw_analysis.data.counters import Moved
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
@@ -57,5 +57,5 @@ def results_of(dataset: Dataset) -> Results:
         library=library_of_run(facts),
         lateness=dataset.lateness,
         notices=dataset.notices,
-        counters=moved_in(dataset.runs),
+        counters=dataset.counters,
     )

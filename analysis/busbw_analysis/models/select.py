@@ -74,7 +74,7 @@ def models_of(
     return tuple(models) if len(key.ranks) > 1 else Unavailable("one-rank", "one rank sends nothing")
 
 
-def alternatives(op: str, ranks: int, hosts: int = 1, family: str = "textbook") -> tuple[CostModel, ...]:
+def alternatives(op: str, ranks: int, hosts: int, family: str) -> tuple[CostModel, ...]:
     """The textbook algorithms for ``op`` that exist for these ranks, hosts and ``family``."""
     rows = (*rows_of(op, family), *(row for row in LIMITS if row.op == op))
     return tuple(row for row in rows if row.possible(ranks, hosts, 0))
@@ -151,13 +151,10 @@ def predict(
     key: SeriesKey,
     bus_factor: float | None,
     sizes_bytes: Sequence[int],
+    models: Sequence[CostModel] | Unavailable,
     parameters: Parameters | Unavailable,
-    library: Library | Unavailable | None = None,
 ) -> tuple[Prediction, ...] | Unavailable:
-    """The predictions of the backend's default algorithm for each of ``sizes_bytes``; for MPI, of the algorithm that
-    ``library`` selects for that size.
-    """
-    models = models_of(key, sizes_bytes, library)
+    """The predictions of the algorithm behind each of ``sizes_bytes`` (``models_of``)."""
     if isinstance(models, Unavailable):
         return models
     if isinstance(parameters, Unavailable):

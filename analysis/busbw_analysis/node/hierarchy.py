@@ -14,10 +14,9 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from busbw.ops import LATENCIES, TO_THE_HOST
-from busbw.system.catalog import Catalogue, HardwarePeak
-from busbw.system.detect import Level, Name, picture
+from busbw.system.catalog import HardwarePeak
+from busbw.system.detect import Level, Name
 from busbw.units import counted, format_size
-from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.unavailable import Unavailable
@@ -67,18 +66,18 @@ class HierarchyLevel:
 
 
 def hierarchy(
-    facts: Facts,
+    host: str,
+    levels: Sequence[Level],
     curves: Sequence[Curve],
     memory: Sequence[MemoryCurve],
     files: Sequence[Stored],
     matrices: Sequence[PairMatrix],
-    rows: Catalogue,
 ) -> tuple[HierarchyLevel, ...]:
-    """The levels from the core outwards; empty if only latencies were measured and nothing is known."""
-    first = facts.hosts[0]
-    levels = picture(facts.environment(first), rows).levels
+    """The levels from the core outwards, measured and as recorded of ``host``; empty if only latencies were measured
+    and nothing is known.
+    """
     loads = [point for curve in curves if curve.series.key.op in LATENCIES for point in curve.series.points]
-    datasheet = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
+    datasheet = [_by_datasheet(level, level.peak, host) for level in levels if level.peak is not None]
     outwards = [
         *_memories(memory, "cpu", "cache", "DRAM", datasheet),
         *_memories(memory, "cuda", "GPU cache", "HBM", datasheet, loads),

@@ -102,7 +102,7 @@ class Plateaus:
     call_bytes: float
     end: End
     noise: float
-    caches_bytes: int | None = None
+    caches_bytes: int | None
 
     @property
     def names(self) -> tuple[str, ...]:

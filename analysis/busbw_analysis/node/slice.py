@@ -81,6 +81,7 @@ class Node:
 def judge_node(evidence: Evidence) -> Node:
     """The judgement on all that was measured within hosts."""
     results, rows = evidence.results, evidence.rows
+    first = results.facts.hosts[0]
     memory, files = memory_curves(results.facts, evidence.curves), stored(results, evidence.curves)
     rooflines = rooflines_of(results, memory, rows)
     return Node(
@@ -88,7 +89,7 @@ def judge_node(evidence: Evidence) -> Node:
         files=files,
         rooflines=rooflines,
         networks=tuple(network for roofline in rooflines for network in network_roofline(results, roofline, rows)),
-        levels=hierarchy(results.facts, evidence.curves, memory, files, evidence.matrices, rows),
+        levels=hierarchy(first, evidence.pictures[first].levels, evidence.curves, memory, files, evidence.matrices),
     )
 
 

@@ -210,10 +210,8 @@ def _rates_of_hosts(summaries: Iterable[CaseSummary], facts: Facts) -> Iterator[
         whole = group.span_ns is not None
         if case.op in ON_SOCKETS:
             rate = case.size_bytes / group.time_ns * 1e9
-            yield (
-                facts.hosts_of(group.ranks)[0],
-                HostRate(case.op, rate, group.ranks, case.size_bytes, whole, summary.index),
-            )
+            host = facts.hosts[group.ranks[0]]
+            yield host, HostRate(case.op, rate, group.ranks, case.size_bytes, whole, summary.index)
         # A GPU copies inside its own memory, which does not limit communication between ranks.
         if (case.op, case.device, case.cache, summary.state) == (COPY, _HOST_MEMORY, "warm", "measured"):
             for host, ranks in by_key((facts.hosts[rank], rank) for rank in group.ranks).items():

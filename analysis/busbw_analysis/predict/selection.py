@@ -236,7 +236,7 @@ def _shape_of_run(stored: store.StoredRun) -> Shape:
     return len(stored.run.hosts), len(set(stored.run.hosts))
 
 
-def read_groups(inputs: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Dataset, ...]:
+def read_groups(inputs: Sequence[store.StoredRun | Summarised], *, force: bool) -> tuple[Dataset, ...]:
     """Runs pooled by their numbers of ranks and hosts.
 
     Raises UnlikeRuns, with the key and both values, if two of them differ in more than that, unless ``force``;

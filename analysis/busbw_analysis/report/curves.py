@@ -438,7 +438,7 @@ def _peak_lines(curves: Sequence[Curve], series: Sequence[plots.Series]) -> Iter
 def peak_line(
     series: Iterable[plots.Series],
     rate: float,
-    number: int = 0,
+    number: int,
     *,
     slot: int | None = None,
     name: str = "peak",

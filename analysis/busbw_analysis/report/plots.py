@@ -114,9 +114,9 @@ def name_ticks(axis: "Axis", ticks: Sequence[float], labels: Sequence[str]) -> N
     axis.minorticks_off()
 
 
-def size_axis(axes: "Axes", sizes: Sequence[float], margin: float = 1.6) -> None:
+def size_axis(axes: "Axes", sizes: Sequence[float]) -> None:
     """A horizontal axis of sizes in bytes, by powers of two."""
-    left, right = widen(min(sizes), max(sizes), margin, 4.0)
+    left, right = widen(min(sizes), max(sizes), 1.6, 4.0)
     axes.set_xscale("log", base=2)
     axes.set_xlim(left, right)
     ticks = binary_ticks(left, right)
@@ -395,7 +395,7 @@ _THIN: Final = (1.1, 0.45)
 """Width in points and opacity of bars, and of those of a drawing with many series."""
 
 
-def draw_bars(axes: "Axes", slot: int, points: Iterable[Point], style: tuple[float, float] = _BAR) -> None:
+def draw_bars(axes: "Axes", slot: int, points: Iterable[Point], style: tuple[float, float]) -> None:
     """The interval or range of each point that has one."""
     barred = [(point.size_bytes, point.low, point.high) for point in points if point.low and point.high]
     if barred:

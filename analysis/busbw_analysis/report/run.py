@@ -30,7 +30,7 @@ _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "c
 _LONGEST: Final = 400
 
 
-def case_label(case: Case, without: frozenset[Detail] = frozenset(), *, ranks: bool = True) -> str:
+def case_label(case: Case, without: frozenset[Detail], *, ranks: bool = True) -> str:
     """A case in words, without its size; ``without`` names the fields to omit."""
     op, *details = case_in_words(case, without)
     many = [counted(case.ranks, "rank")] * ranks

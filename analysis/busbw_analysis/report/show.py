@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -17,9 +17,7 @@ from busbw.units import counted, format_flop, format_rate, format_size, format_t
 from busbw_analysis.data.as_json import plain, values_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary, Overlap
-from busbw_analysis.data.intervals import IntervalKind
-from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.summary import FLAGS, CaseSummary
+from busbw_analysis.data.summary import FLAGS, CaseSummary, Total
 from busbw_analysis.diagnosis.judge import CaseNumber, Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
@@ -35,14 +33,8 @@ _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
     *("mode", "sync", "cache", "pre_enqueue", "registered", "root", "tool_op"),
 )
-_OF_GROUP: Final = (
-    *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
-    "statistic",
-)
 _IN_COLUMNS: Final[frozenset[Detail]] = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
 """Fields of a case that are not repeated among its settings."""
-_RECORDS: Final = frozenset({"summary", "numbers"})
-"""Fields of a row whose own fields stand in JSON instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,37 +43,19 @@ class ShownRow:
 
     row: ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
         or ``none`` for a case without numbers
-    interval: what ``low_ns`` and ``high_ns`` are
-    statistic: what ``time_ns`` is in another tool's log
-    peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
-    overlap: of a call beside computation
-    traffic: bytes that one rank reads and writes
+    group: the ranks and their numbers; None for a total
+    peak, peak_share: the rate that is 100 %, and the rate over it; of a total, over the sum of its groups
     empty_call_ns: part of ``time_ns`` that an empty call takes, where a GPU's launch and the wait for it are timed
     numbers: those that the slices know of cases
     """
 
     summary: CaseSummary
-    numbers: tuple[CaseNumber, ...] = ()
     row: str
-    ranks: tuple[int, ...] | None = None
-    launches: int | None = None
-    samples: int | None = None
-    time_ns: float | None = None
-    fastest_ns: float | None = None
-    low_ns: float | None = None
-    high_ns: float | None = None
-    interval: IntervalKind | None = None
-    algbw: float | None = None
-    busbw: float | None = None
-    spread: float | None = None
-    skew_share: float | None = None
-    statistic: str | None = None
+    group: GroupSummary | None = None
+    peak: Peak | None = None
     peak_share: float | None = None
-    peak: str | None = None
-    denominator: str | None = None
-    overlap: Overlap | None = None
-    traffic: float | None = None
     empty_call_ns: float | None = None
+    numbers: tuple[CaseNumber, ...] = ()
 
     @property
     def case(self) -> Case:
@@ -104,10 +78,39 @@ class ShownRow:
         return "; ".join(self.summary.reasons) or None
 
     @property
+    def _rated(self) -> GroupSummary | Total | None:
+        return self.summary.total if self.row == "total" else self.group
+
+    @property
+    def time_ns(self) -> float | None:
+        """The time of a call."""
+        return None if self._rated is None else self._rated.time_ns
+
+    @property
+    def algbw(self) -> float | None:
+        """Its size over its time."""
+        return None if self._rated is None else self._rated.algbw
+
+    @property
+    def busbw(self) -> float | None:
+        """``algbw`` times the bus factor."""
+        return None if self._rated is None else self._rated.busbw
+
+    @property
+    def overlap(self) -> Overlap | None:
+        """Of a call beside computation."""
+        return None if self.group is None else self.group.overlap
+
+    @property
+    def traffic(self) -> float | None:
+        """Bytes that one rank reads and writes."""
+        factor, rate = MEMORY_TRAFFIC.get(self.case.op), None if self.group is None else self.group.algbw
+        return None if factor is None or rate is None else factor * rate
+
+    @property
     def document(self) -> dict[str, JSON]:
         """The row as JSON."""
-        case = self.case
-        own = {field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in _RECORDS}
+        case, group, overlap = self.case, self.group, self.overlap
         return {
             **values_of(case, *_OF_CASE),
             "groups": case.group,
@@ -119,12 +122,28 @@ class ShownRow:
             "choices": plain(self.summary.choices),
             **self.summary.check.document,
             "flags": self.summary.flags,
-            **own,
-            "overlap": None if self.overlap is None else self.overlap.share,
-            "overlap_low": None if self.overlap is None else self.overlap.low,
-            "overlap_high": None if self.overlap is None else self.overlap.high,
+            "row": self.row,
+            **_values(group, "ranks", "launches", "samples"),
+            **values_of(self, "time_ns"),
+            **_values(group, "fastest_ns"),
+            **_values(group and group.interval, "low_ns", "high_ns"),
+            "interval": None if group is None else group.interval.kind,
+            **values_of(self, "algbw", "busbw"),
+            **_values(group, "spread", "skew_share", "statistic"),
+            **values_of(self, "peak_share"),
+            "peak": None if self.peak is None else self.peak.source,
+            **_values(self.peak, "denominator"),
+            "overlap": None if overlap is None else overlap.share,
+            **values_of(self, "traffic", "empty_call_ns"),
+            "overlap_low": None if overlap is None else overlap.low,
+            "overlap_high": None if overlap is None else overlap.high,
             **{number.key: _number(number, self) for number in self.numbers},
         }
+
+
+def _values(record: object | None, *names: str) -> dict[str, JSON]:
+    """``values_of`` a record; all None without one."""
+    return dict.fromkeys(names) if record is None else values_of(record, *names)
 
 
 def show_rows(judgement: Judgement) -> list[ShownRow]:
@@ -163,39 +182,17 @@ def _rows_of(summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], P
     if summary.case.op in PAIRED:
         ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
         for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
-            yield _of_group(name, summary, summary.groups[place], None)
+            yield ShownRow(summary=summary, row=name, group=summary.groups[place])
         return
     group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
     for group, peak in zip(summary.groups, group_peaks, strict=True):
-        yield _of_group("group", summary, group, peak)
-    total = summary.total
-    if total is not None:
+        share = share_of(group, peak)
+        known = None if share is None else peak
+        yield ShownRow(summary=summary, row="group", group=group, peak=known, peak_share=share)
+    if (total := summary.total) is not None:
         rates = [peak.busbw for peak in group_peaks if peak is not None and peak.busbw is not None]
-        yield ShownRow(
-            summary=summary,
-            row="total",
-            time_ns=total.time_ns,
-            algbw=total.algbw,
-            busbw=total.busbw,
-            peak_share=total.busbw / sum(rates) if total.busbw is not None and len(rates) == len(group_peaks) else None,
-        )
-
-
-def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak | None) -> ShownRow:
-    share, factor = share_of(group, peak), MEMORY_TRAFFIC.get(summary.case.op)
-    return ShownRow(
-        summary=summary,
-        row=name,
-        **{field: getattr(group, field) for field in _OF_GROUP},
-        low_ns=group.interval.low_ns,
-        high_ns=group.interval.high_ns,
-        interval=group.interval.kind,
-        peak_share=share,
-        peak=None if peak is None or share is None else peak.source,
-        denominator=None if peak is None or share is None else peak.denominator,
-        overlap=group.overlap,
-        traffic=None if factor is None or group.algbw is None else factor * group.algbw,
-    )
+        share = total.busbw / sum(rates) if total.busbw is not None and len(rates) == len(group_peaks) else None
+        yield ShownRow(summary=summary, row="total", peak_share=share)
 
 
 def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
@@ -236,18 +233,19 @@ def _by_title(rows: Sequence[ShownRow], common: Collection[str]) -> Iterator[tup
 
 def _which(row: ShownRow) -> str | None:
     """Which row of a case this is, if there are several."""
-    if row.row == "slowest pair" and row.ranks:
-        return "slowest pair {}→{}".format(*row.ranks)
+    if row.row == "slowest pair" and row.group is not None:
+        return "slowest pair {}→{}".format(*row.group.ranks)
     if row.row != "group":
         return None if row.row == "none" else row.row
-    return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
+    return None if row.case.group == "all" or row.group is None else row.group.label
 
 
 def _scatter(row: ShownRow) -> float | None:
     """The larger distance of the interval's ends from the time, as a share of the time."""
-    if row.time_ns is None or row.low_ns is None or row.high_ns is None:
+    if row.group is None or row.group.interval.low_ns is None:
         return None
-    return max(row.time_ns - row.low_ns, row.high_ns - row.time_ns) / row.time_ns
+    time_ns, (low_ns, high_ns) = row.group.time_ns, row.group.ends
+    return max(time_ns - low_ns, high_ns - time_ns) / time_ns
 
 
 def _percent(share: float) -> str:
@@ -308,8 +306,8 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int], unchecked: str
         ),
         Column("NCCL", lambda row: row.summary.choice),
         # No rank waits for another one in a local op.
-        Column("skew", lambda row: None if row.case.op in LOCAL else row.skew_share, _percent),
-        Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
+        Column("skew", lambda row: row.group.skew_share if row.group and row.case.op not in LOCAL else None, _percent),
+        Column("launches", lambda row: row.group.launches if row.group and len(launches) > 1 else None, str),
         Column("hidden", lambda row: row.overlap, _hidden),
         Column("", _bars(rows, rate)),
         Column("", lambda row: None if unchecked and row.summary.state == "measured" else _state(row)),
@@ -323,7 +321,7 @@ def _number(number: CaseNumber, row: ShownRow) -> float | None:
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
     sources = by_key(
-        (f"{format_rate(rate / row.peak_share)}{' of traffic' if row.traffic else ''}", row.peak)
+        (f"{format_rate(rate / row.peak_share)}{' of traffic' if row.traffic else ''}", row.peak.source)
         for row in rows
         if row.peak_share and row.peak and (rate := row.busbw or row.traffic or row.algbw)
     )
@@ -392,7 +390,7 @@ def show_blocks(
     rows = [row for row in rows if row.case.op not in references]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
-    launches = {row.launches for row in rows if row.launches is not None}
+    launches = {row.group.launches for row in rows if row.group is not None}
     # A case may have several rows.
     measured = {row.summary.index: row.summary.flags for row in rows if row.time_ns is not None}
     flags, flags_note = common_flags([*measured.values()], "case")
@@ -440,13 +438,14 @@ def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     """The meaning of flags and columns, and facts that hold for most rows."""
     raised = {flag for row in rows for flag in row.summary.flags}
     yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
-    kinds = dict.fromkeys(row.interval for row in rows if row.interval not in {None, "none"})
-    printed = {bool(row.statistic) for row in rows}
+    groups = [row.group for row in rows if row.group is not None]
+    kinds = [kind for kind in dict.fromkeys(group.interval.kind for group in groups) if kind != "none"]
+    printed = {row.group is not None and row.group.statistic is not None for row in rows}
     times = ["median over launches of the slowest rank's median"] if False in printed else []
     times += ["of a log as printed, or from a rate; of several samples or tables the median"] if True in printed else []
     skew = ["skew: first to last arrival, % of the time"] if False in printed else []
-    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(filter(None, kinds))}"] if kinds else []), *skew])
-    if any(row.interval == "none" and not row.statistic for row in rows):
+    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(kinds)}"] if kinds else []), *skew])
+    if any(group.interval.kind == "none" and group.statistic is None for group in groups):
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):
         yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"

@@ -124,7 +124,7 @@ _LINK_COLUMNS: Final[tuple[Column[LinkUse], ...]] = (
 )
 
 
-def simulate_tables(caption: str, rows: Sequence[Simulated], cautions: Sequence[str] = ()) -> Iterator[Block]:
+def simulate_tables(caption: str, rows: Sequence[Simulated], cautions: Sequence[str]) -> Iterator[Block]:
     """One row per algorithm and size; with a single row, also its links. ``cautions`` come first."""
     if cautions:
         yield Paragraph("\n".join(f"CAUTION: {caution}" for caution in cautions), tone="caution")

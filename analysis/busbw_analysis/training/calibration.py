@@ -185,7 +185,7 @@ def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array
 
 
 def steps_in_words(
-    steps: Sequence[Compared], room: float | None, kernels: Kernels | None, own: int = 0, logged: int = 0
+    steps: Sequence[Compared], room: float | None, kernels: Kernels | None, own: int, logged: int
 ) -> Iterator[str]:
     """Each measured step as it was read, what is predicted for it now, and whether ``room`` bytes of a GPU hold it.
 

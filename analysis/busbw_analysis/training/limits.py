@@ -336,7 +336,7 @@ def _times_here(here: float | None, stated: float) -> str:
     return "" if here is None or not math.isfinite(here) else f" (here {here / stated:.2g} times that)"
 
 
-def limits_table(rows: Sequence[Limits], notes: Sequence[str] = ()) -> Table:
+def limits_table(rows: Sequence[Limits], notes: Sequence[str]) -> Table:
     """One row per network or change."""
     another = next((row.cliff for row in rows if row.name == _ANOTHER_NETWORK), None)
     here = dict(zip(HEADLINES, (rows[0].cliff, another, rows[0].wall), strict=True))

@@ -129,7 +129,7 @@ def room_in(run: str | None, results_dir: Path) -> Room | None:
 
 
 def rates_given(
-    network: GivenNetwork | None, run: str | None, results_dir: Path, gpus: int, per_host: int, gpu: Gpu | None = None
+    network: GivenNetwork | None, run: str | None, results_dir: Path, gpus: int, per_host: int, gpu: Gpu | None
 ) -> Rates | None:
     """Rates of the described ``network`` or of the messages measured in ``run``; None if neither is given.
 

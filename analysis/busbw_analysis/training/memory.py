@@ -315,7 +315,7 @@ def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
 # --- layouts that fit ----------------------------------------------------------------------------------------------
 
 
-def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step | None:
+def what_fits(step: Step, room: float, kernels: Kernels | None) -> Step | None:
     """The same step in another layout on the same number of GPUs that needs at most ``room`` bytes; None if none does.
 
     Changes that cost least time come first (``_cost``), then degrees up to 64 with sequence parallelism.

@@ -13,7 +13,7 @@ from busbw.units import format_seconds
 from busbw.workloads import model_rows
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training.layout import Step, assumed_notes, step_words
-from busbw_analysis.training.memory import Optimizer, per_parameter
+from busbw_analysis.training.memory import per_parameter
 from busbw_analysis.training.prices import Rates, Wires, busiest
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
@@ -68,7 +68,7 @@ def wires_of_step(step: Step, rates: Rates) -> dict[Dimension, Wires]:
     }
 
 
-def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[Phase, ...]:
+def phases(step: Step, *, causal: bool) -> tuple[Phase, ...]:
     """Products forward and backward, attention, the optimizer, and the whole step against each dimension's traffic.
 
     All are of a rank of the stage that ``traffic`` takes. Memory of a product: the weights once per pass (in the
@@ -94,7 +94,7 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
     if model.heads:
         parts.append(Phase("attention forward", scores, touched))
         parts.append(Phase("attention backward", 2 * scores, 2 * touched))
-    parts.append(Phase("optimizer", *optimizer_work(step, stage, optimizer)))
+    parts.append(Phase("optimizer", *optimizer_work(step, stage)))
     rows = traffic(step)
     whole = 3 * (forward + scores)
     parts += [
@@ -109,13 +109,13 @@ _OPTIMIZER_FLOP = 12
 """FLOP of Adam per parameter: two averages, two corrections, a root, a quotient, a step; it hardly matters."""
 
 
-def optimizer_work(step: Step, stage: int, optimizer: Optimizer = "adam") -> tuple[float, float]:
-    """FLOP of a rank for its share of the parameters, and the bytes read and written.
+def optimizer_work(step: Step, stage: int) -> tuple[float, float]:
+    """FLOP of a rank by Adam for its share of the parameters, and the bytes read and written.
 
     States and weights are read and written, gradients only read.
     """
     states = sum(unit.total / (step.shards(unit) if step.layout.zero else 1) for unit in step.units(stage))
-    each = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1)
+    each = per_parameter(step.model.width_bytes, step.gradient_bytes, "adam", 0, 1)
     return _OPTIMIZER_FLOP * states, states * (2 * (each.optimizer + each.weights) + each.gradients)
 
 

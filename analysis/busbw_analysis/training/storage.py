@@ -157,7 +157,7 @@ def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkp
     return "; ".join(parts)
 
 
-def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Table:
+def reading_table(reading: Reading, rate: Rate | None, unknown: str) -> Table:
     """Read rates, and their share of the storage's rate. ``unknown``: why the storage's rate is not known."""
     columns: tuple[Column[Reading], ...] = (
         Column("what", lambda row: row.what),

@@ -99,7 +99,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, session: RunS
     return Result(session.folder, measured, failures, speaks=True)
 
 
-def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0, *, quiet: bool = False) -> Outcome:
+def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0, *, quiet: bool) -> Outcome:
     """Run one launch of ``size`` local ranks; ``port`` is that of the rendezvous (0: a free one).
 
     Returns rank 0's outcome. Raises LaunchError or the error of a rank, after all ranks have exited; ``watch`` contains

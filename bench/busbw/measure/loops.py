@@ -114,7 +114,7 @@ def switches() -> int:
     return resource.getrusage(_THREAD).ru_nivcsw
 
 
-def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = False, on_device: bool = False) -> Samples:
+def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool, on_device: bool) -> Samples:
     """Take part in the starts of ``count`` samples as an idle rank (two starts each if it ``overlaps``).
 
     Returns zeros with the same fields as the samples of other ranks.
@@ -327,7 +327,7 @@ def take_on_device(loop: Loop, device: Device, count: int, hold: Hold | None = N
 
 
 def take_overlapped_on_device(
-    loop: Loop, device: Device, posts: Iterator[Post], compute: Callable[[], None], count: int, hold: Hold | None = None
+    loop: Loop, device: Device, posts: Iterator[Post], compute: Callable[[], None], count: int, hold: Hold | None
 ) -> Samples:
     """Take ``count`` samples of a nonblocking call overlapped with computation on the current stream.
 

@@ -46,7 +46,7 @@ class Batch:
     entries: Vector
     exits: Vector
     missed: Vector
-    timed_by: TimedBy = "host"
+    timed_by: TimedBy
 
     @property
     def durations(self) -> Vector:

@@ -43,8 +43,8 @@ class Follower:
     number: str
     runs: JobRuns
     say: Callable[[str], None]
-    log: Path | None = None
-    resumed: Path | None = None
+    log: Path | None
+    resumed: Path | None
     pause: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
     _reported: dict[str, str] = field(default_factory=dict)

@@ -285,7 +285,7 @@ def _key(row: SourcedRow) -> tuple[str, str]:
 # --- reading ---------------------------------------------------------------------------------------------------
 
 
-def own_file(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Path | None:
+def own_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
     """The user's peaks file: ``given``, else $BUSBW_PEAKS, else peaks.toml in the configuration folder if it exists."""
     if given is not None:
         return given

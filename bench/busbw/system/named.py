@@ -14,6 +14,7 @@ _VENDORS: Final = frozenset(("nvidia", "geforce", "tesla", "amd", "instinct", "i
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GTgt])(?:b|bps|bit|bit/s)?")
 """A rate of a network card in bits, without the ``/s`` of ``parse_rate``: ``400G``, ``400Gbps``."""
 _SEVERAL: Final = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)")
+_CARDS: Final = "--nics"
 _WORD: Final = 3
 """Fewest letters of a word that its number may be left off: ``SXM`` of ``SXM5``."""
 
@@ -80,16 +81,16 @@ def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePe
     return cards[_only(option, given, names, fitting, "network")].peak
 
 
-def cards_named(rows: Catalogue, given: str, option: str = "--nics") -> Cards:
+def cards_named(rows: Catalogue, given: str) -> Cards:
     """The network cards that ``given`` names, with their number if there are several: ``8x400Gb/s``, ``8x4X NDR``."""
     several = _SEVERAL.fullmatch(given.strip())
     names = {_squeezed(name) for row in rows.rates for name in (row.name, *row.names)}
     is_name = _squeezed(given) in names  # 4X NDR is one card
     if several is None or is_name:
-        return Cards(1, card_named(rows, given, option))
+        return Cards(1, card_named(rows, given, _CARDS))
     if int(several[1]) < 1:
-        raise UsageError(f"{option} {given!r}: expected at least one card, such as 8x400Gb/s", code="network")
-    return Cards(int(several[1]), card_named(rows, several[2], option))
+        raise UsageError(f"{_CARDS} {given!r}: expected at least one card, such as 8x400Gb/s", code="network")
+    return Cards(int(several[1]), card_named(rows, several[2], _CARDS))
 
 
 def links_named(rows: Catalogue, given: str, option: str) -> HardwarePeak:

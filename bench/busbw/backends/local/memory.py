@@ -75,8 +75,8 @@ def _bound(
     kernel: int,
     arrays: _Arrays,
     *,
-    wrong: Callable[[], int] | None = None,
-    keeps: tuple[object, ...] = (),
+    wrong: Callable[[], int] | None,
+    keeps: tuple[object, ...],
     before: Call | None = None,
     unit_bytes: int = LINE_BYTES,
 ) -> Operation:
