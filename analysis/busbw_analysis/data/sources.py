@@ -242,8 +242,8 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
         _refuse_failed([entry for entry in failed if entry[1].code != OfTraining.code], len(inputs))
     if failed and not read:
         raise min((error for _, error in failed), key=lambda error: error.code != OfTraining.code)
-    for path, why in failed:
-        echo(f"busbw: {plain_text(str(path))}: no results of a benchmark ({why.code})", err=True)
+    for path, reason in failed:
+        echo(f"busbw: {plain_text(str(path))}: no results of a benchmark ({reason.code})", err=True)
     return read
 
 
