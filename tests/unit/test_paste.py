@@ -326,3 +326,9 @@ def test_what_lspci_prints_before_the_state_of_a_link_is_no_prefix(tmp_path: Pat
 def test_a_prefix_is_sought_where_a_line_begins() -> None:
     for lines in ([f"{'a' * 200}: {word}\n" for word in "xyz"], ["x\n", "a:" * 500_000, "y\n"]):
         assert recognised(lines, lambda _: False).prefix is None
+
+
+def test_digits_of_other_scripts_are_no_digits_of_a_tool(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text((LOGS / "deepspeed.txt").read_text().replace("262144x4 ", "262144x\u0663 "))
+    assert 262144 * 3 not in {row.tool_size_bytes for row in read_log(log).rows}

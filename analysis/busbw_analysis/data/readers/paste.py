@@ -19,6 +19,8 @@ _SPACES: Final = str.maketrans(
     )
 )
 _UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_OTHER_DIGIT: Final = re.compile(r"(?![0-9])\d")
+"""What ``\\d`` matches besides digits that a tool prints."""
 _ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&amp;": "&"}
 _MARKUP: Final = re.compile(r"</?(?:pre|code|p|div|span|samp)\b[^<>]{0,99}>")
 _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
@@ -133,7 +135,7 @@ def as_text(text: str) -> str:
 def as_line(text: str) -> str:
     """A line of a log with usual spaces, without invisible characters, bold type, tags and entities of web pages."""
     if not text.isascii():
-        text = _UNSEEN.sub("", text.translate(_SPACES))
+        text = _OTHER_DIGIT.sub("\ufffd", _UNSEEN.sub("", text.translate(_SPACES)))
     if "<" in text:
         text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
