@@ -146,6 +146,13 @@ def test_a_node_that_loses_few_messages_is_named_by_the_rounds_that_made_it_a_su
     assert [verdict.nodes for verdict in verdicts] == [(seed % 16,)]
 
 
+@pytest.mark.parametrize("count", [8, 16])
+def test_a_node_whose_cpus_programs_take_is_not_accused_of_losing_messages(count: int) -> None:
+    lost = {pair: 0.4 for node in range(count) if node != 3 for pair in ((3, node), (node, 3))}
+    judgement = judged(World(fleet_of(count), QUIET, lost=lost, taken={3: 0.5}), 1)
+    assert (judgement.code, judgement.accused) == (3, ())
+
+
 def test_what_a_node_loses_costs_what_it_did_before_it_was_a_suspect_if_it_is_named_at_once() -> None:
     (verdict,) = judged(lossy(16, 2, 0.2), 2).accused
     assert verdict.nodes == (2,)

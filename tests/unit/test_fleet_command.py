@@ -100,10 +100,12 @@ def fleet_run(
     seed: int = 1,
     conditions: tuple[HostConditions, ...] = (),
     later: tuple[HostConditions, ...] | None = None,
+    dead: frozenset[str] = frozenset(),
 ) -> tuple[StoredRun, FleetController]:
     """A run of two ranks on each host, of which some are slow in all of their pairs, and its controller.
 
     conditions: in the first round, and in every later one, unless ``later`` differ
+    dead: two hosts, rounds of whose pair fail
     """
     template = synthetic_run([ALONE, GPU, PAIR], machine=Machine(hosts=HOSTS), launches=1, samples=5)
     run, launch = template.run, template.rows[0]
@@ -122,6 +124,11 @@ def fleet_run(
         for ranks in ask.groups:
             factor = math.prod(slow.get(run.hosts[rank], 1.0) for rank in ranks) if of == PAIR else 1.0
             times[ranks] = 0.01 * factor * math.exp(generator.choice(errors))
+        if dead and any({run.hosts[rank] for rank in ranks} == dead for ranks in ask.groups):
+            failed = Failed(case=of, launch=0, block=len(rows), error="gone", cause="backend", ranks=())
+            rows.append(failed)
+            ask = controller.next(failed)
+            continue
         rows.append(block(of, len(rows), times, conditions))
         conditions = conditions if later is None else later
         ask = controller.next(rows[-1])  # type: ignore[arg-type]
@@ -179,6 +186,14 @@ def test_rounds_that_would_not_be_asked_for_today_are_judged_as_rounds(
     document = json.loads(result.stdout)
     assert (result.exit_code, document["exclude"]) == (len(slow), ",".join(slow))
     assert document["rounds"] >= sum(isinstance(row, Measurement) for row in rows), "and those without a GPU"
+
+
+@pytest.mark.parametrize("within", ["2%", "5%", "15%", "30%"])
+def test_a_pair_that_failed_is_named_whatever_counts_as_equal(within: str, tmp_path: Path) -> None:
+    """Rounds are replayed as they were measured: others would pin the failure on other pairs, or lose it."""
+    folder = write_synthetic(tmp_path, fleet_run({}, dead=frozenset({"n02", "n05"}))[0])
+    document = json.loads(invoke(str(folder), "--json", "--within", within).stdout)
+    assert [(verdict["kind"], verdict["nodes"]) for verdict in document["verdicts"]] == [("failed", ["n02", "n05"])]
 
 
 def test_a_healthy_run_passes_and_each_node_has_a_line(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_every_stored_log_is_shown_or_refused_in_a_sentence(name: str) -> None:
     shown = CliRunner().invoke(main, arguments)
     if shown.exit_code != 0:
         assert shown.exit_code == 1
-        assert re.fullmatch(r"busbw: [^\n]+\n(?:(?:(?:Why|Do|Also|Error):)? +[^\n]+\n)*", shown.output)
+        assert re.fullmatch(r"busbw: [^\n]+\n(?:(?:(?:Why|Do|Also|Error|NCCL|Log|Path):)? +[^\n]+\n)*", shown.output)
     elif not name.endswith(ACCUSING):
         codes = {finding["code"] for finding in json.loads(shown.stdout)["warnings"]}
         assert not codes & {*CONTRASTS, "slow-host", "slow-rank", "slow-pair"}

@@ -366,6 +366,53 @@ def test_a_rank_that_is_not_ready_is_a_hang(tmp_path: Path) -> None:
     assert refused.value.code == "hang"
 
 
+def of_communicator(name: str, ranks: range, of: int, state: str) -> str:
+    where = (
+        "n1:{0}:{0} [{0}] NCCL INFO ncclCommInitRank comm 0x{0} rank {0} nranks {1} cudaDev {0} commId {2} - Init {3}\n"
+    )
+    return "".join(where.format(rank, of, name, state) for rank in ranks)
+
+
+FOUR: Final = of_communicator("0xa", range(4), 4, "START") + of_communicator("0xa", range(4), 4, "COMPLETE")
+
+
+def test_a_second_communicator_whose_ranks_are_not_ready_is_a_hang(tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, FOUR + of_communicator("0xb", range(4), 4, "START"))
+    assert refused.value.code == "hang"
+
+
+def test_ranks_that_are_ready_are_those_of_the_largest_communicator(tmp_path: Path) -> None:
+    pair = of_communicator("0xb", range(2), 2, "START") + of_communicator("0xb", range(2), 2, "COMPLETE")
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, FOUR + pair)
+    assert (refused.value.code, dict(refused.value.lines)["Log"][:6]) == ("messages", "4 of 4")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        of_communicator("0xa", range(1), 8, "START") + of_communicator("0xa", range(1), 8, "COMPLETE"),
+        f"$ timeout 300 srun -N 2 ./train\n{FOUR}",
+        f"$ timeout -k 5 300 ./train --timeout 60\n{FOUR}",
+    ],
+)
+def test_a_log_of_one_rank_and_a_command_with_a_time_are_no_hang(text: str, tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, text)
+    assert refused.value.code == "messages"
+
+
+def test_messages_without_results_are_shown_with_all_that_they_say(tmp_path: Path) -> None:
+    log = tmp_path / "info.log"
+    log.write_text(READY, encoding="utf-8")
+    shown = CliRunner().invoke(main, ["show", str(log)])
+    document = json.loads(CliRunner().invoke(main, ["show", str(log), "--json"]).stdout)
+    assert (shown.exit_code, document["answer"]["status"]) == (0, "messages")
+    assert {"Log", "Path"} <= set(dict(document["answer"]["lines"]))
+    assert "NET/AWS Libfabric/GDRDMA" in shown.stdout
+
+
 def test_a_log_of_messages_beside_results_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "info.log").write_text(READY, encoding="utf-8")
     (tmp_path / "table.log").write_text(HEADER + ROW + END, encoding="utf-8")

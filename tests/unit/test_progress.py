@@ -552,6 +552,11 @@ def test_the_call_that_failed_says_more_than_the_errors_that_follow_from_it(tmp_
     [
         ("Communicators... (0.01s)\n=====\n\nErrors\n======\n", "healthy", 0),  # NVIDIA/nccl#1730
         ('{"communicators_count": 1, "communicators": []}', "healthy", 0),
+        (
+            '{"communicators_count": 1, "communicators": [{"ranks": [{"rank": 0, "status": {"async_error": 6}}]}]}',
+            "no-results",
+            1,
+        ),
         ("Communicators... (0.01s)\n=====\n\nErrors\n======\n\n#0-0 (0123456789abcdef) INCOMPLETE\n", "no-results", 1),
     ],
 )

@@ -504,7 +504,8 @@ def test_the_command_prints_layouts_with_their_parts(tmp_path: Path) -> None:
     assert set(document["sensitivity"]) == {one.name for one in plans.SCENARIOS}
     assert len(document["rules"]["orders"]) == 4
     assert set(document["scaling"]) == {"weak", "strong"}
-    assert set(document["assumed"]) == {"network", "compute", "overlap", "slowdown", "memory", "gradients", "sync"}
+    of_machine = {"network", "compute", "overlap", "slowdown", "memory", "gradients", "sync"}
+    assert set(document["assumed"]) == {"gpu", "batch", *of_machine}
     assert picture.read_text().startswith("<?xml")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from busbw.errors import LogError, UsageError
-from busbw.escape import echo, echo_toned, render_lines
+from busbw.escape import echo, echo_toned, plain_text, render_lines
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import Gpu, catalogue
@@ -67,8 +67,12 @@ def show(
     except LogError as found:
         if found.code not in {"healthy", "messages"}:
             raise
-        document = {"runs": [], "warnings": [], "answer": {"status": found.code, "answer": found.answer}, "cases": []}
-        options.print_json(document) if as_json else echo(found.answer)
+        if as_json:
+            stated = {"status": found.code, "answer": found.answer, "lines": found.lines}
+            options.print_json({"runs": [], "warnings": [], "answer": stated, "cases": []})
+        else:
+            texts = [(label, plain_text(text)) for label, text in (("Answer", found.answer), *found.lines)]
+            echo(render_lines(texts, "# "))
         return
     answer = answer_of(judgement)
     if not as_json:

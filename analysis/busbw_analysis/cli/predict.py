@@ -1,5 +1,6 @@
 """``busbw predict``: times for sizes, ranks and hosts that were not measured."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,5 +100,5 @@ def _missing(runs: Sequence[Run], names: Sequence[str], op: str | None, ranks: i
         f"--ranks, the number to predict for (measured: {largest})": ranks,
     }
     lacks = " and ".join(words for words, value in given.items() if value is None)
-    command = f"busbw predict {' '.join(names)} --op {op or next(iter(ops), 'OP')} --ranks {ranks or 2 * largest}"
+    command = f"busbw predict {shlex.join(names)} --op {op or next(iter(ops), 'OP')} --ranks {ranks or 2 * largest}"
     return UsageError(f"give {lacks}: {command}", code="usage")

@@ -364,13 +364,13 @@ CONTRASTS: Final = {
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }
 """Causes that are findings of ``siblings``, and what to do about them."""
-_OF_PART: Final = frozenset({"slow-size"})
+_OF_PART: Final = frozenset({"slow-size", "groups-apart"})
 """Contrasts that do not explain why anything else is slow."""
 _CONTRASTED: Final = {
     "slow-gpu": "a GPU is slower than the others",
     "slow-nic": "a NIC is slower than the others",
     "collapse": "the rate falls at large sizes",
-    "groups-apart": "GPUs of other sockets are reached more slowly",
+    "groups-apart": "GPUs of other groups are reached more slowly",
     "slow-size": "a size takes longer than larger ones",
     "asymmetric": "a link is slower in one direction",
     "slow-peers": "GPUs copy faster without peer access",

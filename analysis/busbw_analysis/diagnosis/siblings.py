@@ -241,11 +241,11 @@ def _collapse(curve: Series) -> Contrast | None:
 
 
 def _slow_size(curve: Series) -> Contrast | None:
-    """The size that takes longest for what it is: much longer than a larger one."""
+    """The size that takes longest for what it is: much longer than a larger one. The first rows may be warm-up."""
     if curve.key.op in LOCAL:
         return None
     limit = _LONGER_OF_CPUS if curve.key.device == "cpu" and curve.key.hosts == 1 else _LONGER
-    pairs = list(combinations(curve.points, 2))
+    pairs = list(combinations(curve.points[1:], 2))
     slow, larger = max(pairs, key=lambda pair: pair[0].time_ns / pair[1].time_ns, default=(None, None))
     if slow is None or larger is None or slow.time_ns < limit * larger.time_ns:
         return None
@@ -258,11 +258,12 @@ def _slow_size(curve: Series) -> Contrast | None:
 
 
 def _groups_apart(matrix: PairMatrix) -> Contrast | None:
-    """Groups of GPUs, all pairs within which are faster than any between them."""
+    """Groups of GPUs of one host, all pairs within which are faster than any between them."""
     places, rates = range(len(matrix.ranks)), np.fmin(matrix.rate, matrix.rate.T)
     pairs = list(combinations(places, 2))
     ordered = sorted(float(rates[pair]) for pair in pairs)
-    if matrix.shares is None or matrix.size_bytes < _COLLAPSE_SIZE or len(pairs) < 2 or not np.isfinite(ordered).all():
+    is_known = len(pairs) > 1 and np.isfinite(ordered).all() and all(ordered)
+    if matrix.shares is None or len(set(matrix.hosts)) > 1 or matrix.size_bytes < _COLLAPSE_SIZE or not is_known:
         return None
     slow, fast = max(pairwise(ordered), key=lambda rates: rates[1] / rates[0])
     groups = dict.fromkeys(
@@ -275,7 +276,7 @@ def _groups_apart(matrix: PairMatrix) -> Contrast | None:
     names = (rank_list([matrix.ranks[place] for place in sorted(group)]) for group in groups)
     text = (
         f"GPUs {' | '.join(names)} are groups: {matrix.op} has {format_rate(within)} within them, "
-        f"{format_rate(between)} between them ({between / within:.0%}), as across sockets (SYS in nvidia-smi topo -m)"
+        f"{format_rate(between)} between them ({between / within:.0%}), as across sockets (nvidia-smi topo -m)"
     )
     return Contrast("groups-apart", matrix.op, between / within, text)
 

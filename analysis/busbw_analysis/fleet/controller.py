@@ -235,12 +235,16 @@ class FleetController:
     @property
     def judgement(self) -> FleetJudgement:
         """The verdicts of the rounds so far."""
+        return self.judged(self.search.fleet, self.options)
+
+    def judged(self, fleet: Fleet, options: Options) -> FleetJudgement:
+        """The verdicts of the rounds so far, whatever topology and options the rounds were chosen by."""
         often = len(self.search.rounds) / 2
         throttled = {
             node: tuple(sorted(reason for reason, rounds in limits.items() if rounds > often))
             for node, limits in enumerate(self._limits)
         }
-        return judge(self.search.fleet, self.search.rounds, self.options, self._devices, throttled)
+        return judge(fleet, self.search.rounds, options, self._devices, throttled)
 
 
 # --- stored runs and logs --------------------------------------------------------------------------------------------
@@ -264,7 +268,9 @@ def judged(
     names: for each run, text that names its two hosts if the run itself does not; None: none
     """
     if len(runs) == 1 and is_fleet(runs[0].run):
-        return _replayed(runs[0], options, topology)
+        replayed = _replayed(runs[0], options, topology)
+        if replayed is not None:
+            return replayed
     return _of_pairs(runs, names, options, topology)
 
 
@@ -273,23 +279,33 @@ def is_fleet(run: Run) -> bool:
     return run.imported is None and any(case.group == ASKED for case in run.cases)
 
 
-def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged:
-    """The verdicts of the rows through the controller, also of those that it would not ask for with these options."""
-    run, plan = stored.run, stored.run.plan
+def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
+    """The verdicts of the rows, which are taken through the controller with the options that they were measured with.
+
+    None if another version chose them and one failed: nobody knows its groups.
+    """
+    run, plan, is_asked = stored.run, stored.run.plan, True
     kept = options if isinstance(plan, LogPlan) else replace(options, sample=plan.matchings, seed=plan.seed)
-    controller = FleetController(options=kept, topology=topology)
+    controller = FleetController(options=Options(sample=kept.sample, seed=kept.seed))
     controller.begin(run.cases, run.hosts, run.environments)
+    fleet = controller.search.fleet
+    if topology is not None:
+        paths = fleet_of(fleet.names, (), run.environments, topology)
+        fleet = replace(fleet, leaf=paths.leaf, switches=paths.switches)
     skipped = {row.case: row for row in stored.rows if isinstance(row, Skipped)}
     ask = controller.asked
     for row in (row for row in stored.rows if isinstance(row, Measurement | Failed)):
         while ask is not None and (why := skipped.get(run.cases[ask.case])) is not None:
             ask = controller.next(why)
-        if ask is not None and run.cases[ask.case] == row.case and _answers(ask, row):
+        is_asked = is_asked and ask is not None and run.cases[ask.case] == row.case and _answers(ask, row)
+        if is_asked:
             ask = controller.next(row)
-        elif isinstance(row, Measurement):  # of a failure, nobody knows the groups
+        elif isinstance(row, Failed):
+            return None
+        else:
             controller.take(run.cases.index(row.case), row)
             ask = controller.asked
-    return Judged(controller.judgement, run.cases)
+    return Judged(controller.judged(fleet, kept), run.cases)
 
 
 def _answers(ask: Ask, row: Measurement | Failed) -> bool:

@@ -470,13 +470,15 @@ def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, wit
     """The evidence of rounds after the suspicion: of nodes alone, or against partners that are no suspects.
 
     Of late nodes also that of all rounds, over the number of nodes among which it was chosen: the mean of both is one,
-    too (Vovk and Wang 2021, as in ``Noise``). All wait for what such a node loses, so each round counts.
+    too (Vovk and Wang 2021, as in ``Noise``). All wait for what such a node loses, so each round counts; but only if
+    the later rounds speak for it as well, as late moments may last several rounds.
     """
     fresh = _evidence_of_nodes(fleet, rounds, suspects, within, FRESH)
     if not suspects.late:
         return fresh
     every = _evidence_of_nodes(fleet, rounds, suspects, within, OF_PAIRS)
-    return replace(every, log=np.logaddexp(fresh.log, every.log - np.log(max(1, fleet.count))) - np.log(2))
+    both = np.logaddexp(fresh.log, every.log - np.log(max(1, fleet.count))) - np.log(2)
+    return replace(every, log=np.where(fresh.total[:, np.newaxis] > 0, both, fresh.log))
 
 
 def _evidence_of_nodes(
@@ -518,11 +520,12 @@ def _times_in(
 ) -> tuple[Data, Floats, Noise | Punctuality]:
     """The times of some stages, their logarithms over the usual, and what healthy nodes do."""
     again = [each for each in rounds if each.stage in stages]
-    data = data_of(fleet, lateness(again) if suspects.late else again)
     if suspects.late:
+        data = data_of(fleet, [replace(each, seconds=each.evidence) for each in lateness(again)])
         every = data_of(fleet, lateness(each for each in rounds if each.stage in OF_PAIRS))
         late = every.log[_others(fleet, every, suspects)] > 0
         return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
+    data = data_of(fleet, again)
     errors = without_levels(data, suspects.level, _others(fleet, data, suspects))
     return data, errors, noise_of(fleet, rounds, suspects)
 

@@ -72,14 +72,14 @@ _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, p
 _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
 _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
 """A call, which NCCL prints with NCCL_DEBUG_SUBSYS=COLL."""
-_INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init (START|COMPLETE)")
+_INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .*)?Init (START|COMPLETE)")
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(r"([\w.<>-]{1,255}):\d+:\d+ ")
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
     r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
-    r"|time[sd]? ?out)\b(?! ?[=(:])|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
+    r"|(?<!-)time[sd]? ?out)\b(?! ?[=(:]| -+\w| \d+[smhd]? )|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
 
@@ -663,6 +663,10 @@ class Ending(NamedTuple):
         return ("Why", f"usually {self.causes}"), ("Do", self.action)
 
 
+_Member = tuple[str, int]
+"""Name of a communicator of NCCL, or its number of ranks, and a rank."""
+
+
 class Progress:
     """How far a job came before its first result, and the message with which it failed."""
 
@@ -670,12 +674,13 @@ class Progress:
         self.phase: Phase | None = None
         self.waits = False
         self._line, self._text = 0, ""
-        self._started, self._complete = set[int](), set[int]()
+        self._started, self._complete = set[_Member](), set[_Member]()
         self._hosts, self._ways, self._channels = set[str](), Counter[str](), 0
         self._is_reached = False
         self._reported: int | None = None
         self._networks: dict[str, str] = {}
-        self._ranks = 0
+        self._largest: tuple[int, str] = 0, ""
+        """Of the communicators, the number of ranks and the name of the largest."""
         self._failed: tuple[int, int, str] | None = None
         """Place in ``FAILURES``, line and meaning."""
         self._summary, self._first = False, ""
@@ -707,8 +712,9 @@ class Progress:
         if self.phase not in PHASES or PHASES.index(phase) > PHASES.index(self.phase):
             self.phase = phase
         if (init := _INIT.search(message)) is not None:
-            (self._started if init[3] == "START" else self._complete).add(int(init[1]))
-            self._ranks = int(init[2])
+            of = init[3] or init[2]
+            (self._started if init[4] == "START" else self._complete).add((of, int(init[1])))
+            self._largest = max(self._largest, (int(init[2]), of), key=lambda each: each[0])
 
     def reach(self, number: int, phase: Phase, text: str) -> None:
         """Note the phase that a line of a tool begins; NCCL says more of the phases before the first call."""
@@ -761,7 +767,7 @@ class Progress:
         """Whether something shows a hang: a program of which nothing follows, ranks that did not start or are not
         ready, addresses of different networks, a person who says it.
         """
-        lacks = self._started - self._complete or 0 < len(self._started) < self._ranks > 1
+        lacks = self._started - self._complete
         return bool(self._is_reached or lacks or len(self._networks) > 1 or self._reported is not None)
 
     def end(self) -> Ending | None:
@@ -770,21 +776,26 @@ class Progress:
             return Ending(f"it hangs, as the text says (line {self._reported})", HANG.causes, HANG.action, 1)
         if self.phase is None:
             return None
-        missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
-        late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
+        ranks, started = self._largest[0], self._in_largest(self._started)
+        missing = sorted(set(range(ranks)) - started) if len(started) > 1 else []
+        late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {ranks}" if missing else ""
         call = f", {self._call}" if self._call else ""
         where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
         return Ending(f"{where}{self._apart()}", self.phase.causes, self.phase.action, 1)
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Label and text of what the messages of NCCL say of the job and of the ways of its data."""
-        ready = f"{len(self._complete)} of {counted(self._ranks, 'rank')} ready (Init COMPLETE)"
+        complete = self._in_largest(self._complete)
+        ready = f"{len(complete)} of {counted(self._largest[0], 'rank')} ready (Init COMPLETE)"
         hosts = f"messages of {counted(len(self._hosts), 'host')}" if self._hosts else ""
         channels = counted(self._channels, "channel") if self._channels else ""
-        if log := ", ".join(filter(None, (ready if self._complete else "", hosts, channels))):
+        if log := ", ".join(filter(None, (ready if complete else "", hosts, channels))):
             yield "Log", log
         if self._ways:
             yield "Path", ", ".join(f"{count} × {way}" for way, count in self._ways.most_common())
+
+    def _in_largest(self, members: Iterable[_Member]) -> set[int]:
+        return {rank for of, rank in members if of == self._largest[1]}
 
     def _apart(self) -> str:
         """That hosts meet over addresses that may not reach each other; "" if they do not."""

@@ -31,6 +31,8 @@ _RANK: Final = re.compile(
 )
 _FLAW: Final = re.compile("MISMATCH|INCOMPLETE|ERROR|ABORT|TIMEOUT|DEAD")
 """States that it prints of what is not as it should be."""
+_FLAWS: Final = ("async_error", "abort_flag")
+"""The same as JSON, of a rank; 0: none."""
 _MOST: Final = 8
 """Ranks that are named."""
 
@@ -71,7 +73,10 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
     """As :func:`read`."""
     parsed = document(draft.source, [_NO_COMMA.sub(",", "".join(lines))])
     groups: dict[str, list[_Group]] = {}
+    is_healthy = True
     for communicator in map(mapping, items(parsed.get("communicators"))):
+        states = [mapping(mapping(rank).get("status")) for rank in items(communicator.get("ranks"))]
+        is_healthy = is_healthy and not any(state.get(flaw) for state in states for flaw in _FLAWS)
         missing = [_named(rank) for rank in map(mapping, items(communicator.get("missing_ranks")))]
         if missing:
             groups.setdefault("missing", []).append(_Group(None, len(missing), missing))
@@ -82,7 +87,7 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
         )
         for (kind, count), named in counts.items():
             groups.setdefault(f"{communicator.get('hash')} {kind}", []).append(_Group(count, len(named), named))
-    _refuse(draft, groups, is_healthy=True)
+    _refuse(draft, groups, is_healthy=is_healthy)
 
 
 def _named(rank: Mapping[str, object]) -> str:
