@@ -30,7 +30,7 @@ _OPTIONS: Final = (
     "--disable-extensions",
     "--remote-debugging-pipe",
 )
-_PATIENCE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 120.0
 
 
 class Browser:
