@@ -324,3 +324,8 @@ def test_a_size_that_takes_longer_than_larger_ones_is_named(time_us: float, tmp_
     text = f"# OSU MPI Latency Test v3.6\n# Size          Latency (us)\n2      1.90\n4      {time_us}\n8      1.25\n"
     judgement = judged(written(tmp_path, "log", text))
     assert ([finding.code for finding in contrasts(judgement)] == ["slow-size"]) == named
+
+
+def test_the_first_row_of_a_table_may_be_a_warm_up(tmp_path: Path) -> None:
+    text = "# OSU MPI Latency Test v3.6\n# Size          Latency (us)\n2      2000\n4      1.2\n8      1.25\n"
+    assert contrasts(judged(written(tmp_path, "log", text))) == []

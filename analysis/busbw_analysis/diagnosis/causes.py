@@ -382,12 +382,8 @@ def _contrast(code: str) -> Callable[[Judgement], str]:
     return lambda _: _CONTRASTED[code]
 
 
-def _of_all(_judgement: Judgement, _verdict: Verdict) -> bool:
-    return True
-
-
-def _of_part(_judgement: Judgement, _verdict: Verdict) -> bool:
-    return False
+def _explains(code: str) -> Callable[[Judgement, Verdict], bool]:
+    return lambda *_: code not in _OF_PART
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
@@ -417,10 +413,7 @@ _RULES: Final = (
         fault=_straggler,
     ),
     _Rule("slow-link", _check_link, lambda *_: True, fault=_slowest_of_pairs),
-    *(
-        _Rule(code, action, _of_part if code in _OF_PART else _of_all, fault=_contrast(code))
-        for code, action in CONTRASTS.items()
-    ),
+    *(_Rule(code, action, _explains(code), fault=_contrast(code)) for code, action in CONTRASTS.items()),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule(
         "no-spare-core",
