@@ -202,7 +202,8 @@ class Search:
     def _suspects(self, pairs: Sequence[int]) -> Rounds:
         """Suspects of all cases in turn, until each is decided: a slow moment may last several rounds.
 
-        Nodes alone run all at once; suspects of pairs have good partners, all at the same time, both ways.
+        Nodes alone run all at once; suspects of pairs have good partners, all at the same time, both ways. A node that
+        one case accuses is not asked about in others.
         """
         within = self.options.within
         alone = {case: model.suspects_alone(self.fleet, self.of_case(case), within) for case in self.fleet.alone}
@@ -213,25 +214,32 @@ class Search:
         waiting = max([len(each.links) for each in suspects.values()], default=0)
         turn, more = 0, waiting // most_links(self.fleet)
         while turn < _TURNS_IF_LIKELY + more:
-            sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
+            lossy = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within), PARTNERS)]
             usual = max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0)
-            usual = min(usual, _TURNS_BESIDE_LOSS) if len(sure) else usual
+            usual = min(usual, _TURNS_BESIDE_LOSS) if len(lossy) else usual
             least = -np.inf if turn < usual else _LIKELY
             left = 2 * max(0, TURNS - turn) + len(self.fleet.alone)
+            of_alone = {
+                case: model.evidence_of_nodes(self.fleet, self.of_case(case), suspect, within)
+                for case, suspect in alone.items()
+            }
             asked = [
                 everybody(self.fleet, case, "alone again")
                 for case in (self.fleet.alone if not pairs or self._room(left + _OF_CUT) else ())
-                if open_tests(
-                    model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within), turn, least
-                ).any()
+                if open_tests(of_alone[case], turn, least).any()
             ]
             turned = []
+            accused = {case: suspect.nodes[_is_sure(of_alone[case], 0)] for case, suspect in alone.items()}
+            for case in pairs:
+                tested = model.evidence_of_nodes(fleets[case], self.of_case(case), suspects[case], within)
+                accused[case] = suspects[case].nodes[_is_sure(tested, PARTNERS)]
             of_late = open_suspects(self.fleet, self.rounds, late, within, turn, least)
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
                 of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn, least)
                 # Slow links come first: they are soon decided, and a link that was late once may stay open.
                 nodes, links = (np.concatenate(both) for both in zip(of_times, of_late, strict=True))
                 # What loses messages is slow sometimes, and so are its pairs.
+                sure = np.concatenate([lossy, *(accused[other] for other in accused if other != case)])
                 nodes, links = nodes[~np.isin(nodes, sure)], links[~np.isin(links, sure).any(axis=1)]
                 if len(nodes) or len(links):
                     of_all = np.concatenate([late.nodes, suspects[case].nodes])
@@ -342,9 +350,9 @@ def _limit(evidence: model.Evidences) -> float:
     return float(np.log(max(1, len(evidence.total)) / ERROR_RATE)) + _MARGIN
 
 
-def _is_sure(evidence: model.Evidences) -> Truths:
-    """Which nodes are accused, whatever other cases say."""
-    return np.asarray((evidence.total >= _limit(evidence)) & (evidence.partners >= PARTNERS))
+def _is_sure(evidence: model.Evidences, partners: int) -> Truths:
+    """Which nodes are accused with so many partners at least, whatever other cases say."""
+    return np.asarray((evidence.total >= _limit(evidence)) & (evidence.partners >= partners))
 
 
 def open_suspects(
@@ -357,7 +365,7 @@ def open_suspects(
     is_open = open_tests(tested, turn, least) | lone
     nodes = suspects.nodes[is_open]
     links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within), turn, least)]
-    before = _is_sure(tested) if turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1 else ~cleared | is_open
+    before = _is_sure(tested, PARTNERS) if turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1 else ~cleared | is_open
     links = links[~np.isin(links, suspects.nodes[before]).any(axis=1)]
     return nodes, links
 
