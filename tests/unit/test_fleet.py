@@ -388,6 +388,16 @@ def test_two_cases_of_a_node_are_one_verdict() -> None:
     assert {each.case for each in verdict.evidence} == {PAIRS, PAIRS + 1}
 
 
+def test_a_node_that_is_slow_alone_is_not_asked_about_in_pairs_again() -> None:
+    fleet = fleet_of(16)
+    for seed in (5, 9):
+        truth = World(Fleet(fleet.names, fleet.leaf, (), (ALONE,), (PAIRS, PAIRS + 1)), scatter(3.0))
+        truth.alone[3] = 2 * TWICE
+        truth.out[3] = truth.back[3] = math.log(1.6)
+        rounds = [each for each in searched(truth, seed).rounds if each.stage == "suspects"]
+        assert sum(3 in each.sender or 3 in each.receiver for each in rounds) <= 24
+
+
 def test_every_pair_has_its_turn_once() -> None:
     for count in (5, 8):
         rounds = list(tournament(count, 0))
