@@ -17,7 +17,7 @@ from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
 from busbw_analysis.diagnosis.pairs import DIRECT
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import GLOO, MPI, Parameters
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, noun_of
 
 FOUND_WITH: Final = {
     "wrong-data": ("wrong-results",),
@@ -237,8 +237,8 @@ def _above_peak(judgement: Judgement) -> str:
     points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
     rates = [point.busbw for point in points if point.busbw is not None]
     share = share_of_peak(f"the {peak.allowance}", max(rates) / peak.busbw if rates and peak.busbw else 0.0)
-    text = f"{DOUBTS['exceeded']}: {verdict.op} reached up to {share}, because {why_above(verdict.op, peak)}"
-    return f"{text}; above their peaks, too: {', '.join(others)}" if others else text
+    text = f"the {noun_of(peak.level)} is too low: {verdict.op} reached up to {share}, because"
+    return f"{text} {why_above(verdict.op, peak)}" + (f"; too high as well: {', '.join(others)}" if others else "")
 
 
 def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:
@@ -260,7 +260,7 @@ def _above(judgement: Judgement) -> list[tuple[Verdict, Peak]]:
 def _other_peak(judgement: Judgement) -> str:
     """What gives a peak that is not exceeded."""
     if _copies_exceeded(judgement):
-        return "compare with earlier runs, not with this peak (busbw compare)"
+        return "compare with earlier runs, not with this reference (busbw compare)"
     given = [log.given for stored in judgement.runs if (log := stored.run.imported) is not None and log.given]
     if given:
         facts = " ".join(f"--{name} {value!r}" for name, value in given[0].items())

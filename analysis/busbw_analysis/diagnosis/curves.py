@@ -34,7 +34,7 @@ DOUBTS: Final[dict[Doubt, str]] = {
     "disturbed": "the reference was disturbed",
     "scattered": "the times of the reference scatter too much",
     "contradicted": "the reference does not fit the results",
-    "exceeded": "the peak is too low",
+    "exceeded": "the reference is too low",
 }
 
 MODEL_TOLERANCE: Final = 1.25

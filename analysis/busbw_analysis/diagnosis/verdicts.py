@@ -23,7 +23,7 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 Reference = Literal["peak", "model", "published"]
@@ -81,6 +81,7 @@ class Verdict:
     indicative: there are fewer than 4 launches, so another launch may give another verdict.
     peak_doubted: the rate is so far above the peak that this peak cannot be right.
     doubt: why the reference that would decide the status cannot be trusted; None if it can.
+    level: kind of the part of the machine whose rate is 100 %.
     """
 
     key: SeriesKey
@@ -101,6 +102,7 @@ class Verdict:
     indicative: bool
     peak_doubted: bool = False
     doubt: Doubt | None = None
+    level: PeakLevel | None = None
 
     @property
     def op(self) -> str:
@@ -168,6 +170,7 @@ def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
         indicative=len(point.launch_medians_ns) < LAUNCHES_FOR_A_VERDICT,
         peak_doubted=exceeded,
         doubt=judged.doubt,
+        level=curve.peak.level if isinstance(curve.peak, Peak) else None,
     )
 
 
@@ -370,9 +373,9 @@ def why_above(op: str, peak: Peak) -> str:
     if summed_on_the_way(op, peak) > 1:
         return "switches that add (NVLink SHARP, SHARP) pass on fewer bytes than the peak assumes, or its rate is wrong"
     if level == "plain TCP of a host":
-        return "plain sockets were slower when the peak was measured"
+        return "plain sockets were slower when the reference was measured"
     if level == "memory copy of a host":
-        return "parts of this message stay in a cache, but the copies behind the peak may not"
+        return "parts of this message stay in a cache, but the copies behind the reference may not"
     return "the bytes took another path than the one with the stated rate, or its rate is wrong"
 
 

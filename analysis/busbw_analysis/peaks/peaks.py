@@ -78,6 +78,11 @@ def noun_of(level: PeakLevel | None) -> str:
     return "reference" if level in _MEASURED else "peak"
 
 
+def of_peak(levels: Iterable[PeakLevel]) -> str:
+    """The heading of a column of shares whose 100 % are of these ``levels``."""
+    return "Of reference" if {noun_of(level) for level in levels} == {"reference"} else "Of peak"
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The highest rate that this hardware allows at any size.

@@ -23,7 +23,7 @@ from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak, noun_of
+from busbw_analysis.peaks.peaks import Peak, noun_of, of_peak
 from busbw_analysis.report import plots
 from busbw_analysis.report.document import (
     TONES,
@@ -558,13 +558,17 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
         Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
         *(Column(name, judged(band)) for band, name in _BANDS),
         Column("Best busbw", best.get, lambda rate: f"{format_rate(rate.busbw)} at {format_size(rate.size_bytes)}"),
-        Column("Of peak", lambda op: rate.share if (rate := best[op]) else None, lambda share: f"{percent(share)} %"),
+        Column(
+            of_peak(rate.level for rate in best.values() if rate and rate.level),
+            lambda op: rate.share if (rate := best[op]) else None,
+            lambda share: f"{percent(share)} %",
+        ),
     )
     by_peak = by_key(
         ((rate.peak, rate.what), op) for op, rate in best.items() if rate is not None and rate.what is not None
     )
     peaks = (
-        f"100 % of peak is {format_rate(peak)} for {', '.join(ops)}, from {what}"
+        f"100 % is {format_rate(peak)} for {', '.join(ops)}, from {what}"
         for (peak, what), ops in by_peak.items()
     )
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
@@ -590,7 +594,7 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: ends_of(row.interval)),
         Column("Model's time", lambda row: row.time_ns / row.model_ratio if row.model_ratio else None, format_time),
         Column("busbw", lambda row: row.busbw, format_rate),
-        Column("Of peak", lambda row: row.peak_share, percent, "%"),
+        Column(of_peak(row.level for row in answer.verdicts if row.level), lambda row: row.peak_share, percent, "%"),
     )
     wanting = [code for verdict, code in answer.verdicts.items() if verdict.status in {"slower", "undecided"}]
     # A single cause of everything is at the top of the page.
@@ -600,7 +604,7 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     for op, verdicts in by_op.items():
         # State once what each 100 % means.
         rates = {row.denominator: row.busbw / row.peak_share for row in verdicts if row.busbw and row.peak_share}
-        peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in rates.items())
+        peaks = (f"100 % is {format_rate(rate)}: {what}" for what, rate in rates.items())
         measured = f"{op}{of}: measured against model and peak"
         notes = dict.fromkeys(f"{format_size(row.size_bytes)}: {row.why}" for row in verdicts if row.why)
         blocks[op] = [table(measured, columns, verdicts, *peaks, *notes)]

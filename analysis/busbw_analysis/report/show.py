@@ -20,7 +20,7 @@ from busbw_analysis.data.groups import GroupSummary, Overlap
 from busbw_analysis.data.summary import FLAGS, CaseSummary, Total
 from busbw_analysis.diagnosis.judge import CaseNumber, Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, of_peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
 
 _BAR: Final = 12
@@ -298,7 +298,7 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int], unchecked: str
         Column("±", _scatter, lambda share: ">100%" if share > 1 else _percent(share)),
         Column(name, rate, format_rate),
         Column("traffic", lambda row: row.traffic, format_rate),
-        Column("of peak", _of_peak, str),
+        Column(of_peak(row.peak.level for row in rows if row.peak).lower(), _of_peak, str),
         *(
             Column(number.heading, partial(_number, number), _percent if number.unit == "fraction" else format_time)
             for number in rows[0].numbers

@@ -108,9 +108,9 @@ def _only(option: str, given: str, names: Mapping[str, Sequence[str]], fitting: 
         if equal := [row for row, aliases in names.items() if form(given.strip()) in set(map(form, aliases))]:
             return equal[0]
     if not fitting:
-        rate = " or a rate such as 400Gb/s" if code == "network" else ""
+        rate = "give a rate such as 400Gb/s, or a name: " if code == "network" else ""
         hint = what_is_known(names, nearest(given, names))
-        raise UsageError(f"{option} {given!r} is unknown; {hint}{rate}", code=code)
+        raise UsageError(f"{option} {given!r} is unknown; {rate}{hint}", code=code)
     if len(fitting) > 1:
         raise UsageError(f"{option} {given!r} may be {listed(fitting, word='or')}; give one of these names", code=code)
     return fitting[0]
