@@ -109,7 +109,7 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
         _print(result, chosen, cost)
     if folder is not None:
         shown = plain_text(shlex.quote(str(folder)))
-        echo(f"results: {shown}\nnext:    busbw fleet {shown}", err=True)
+        echo(f"results: {shown}\nagain:   busbw fleet {shown}", err=True)
     click.get_current_context().exit(result.judgement.code)
 
 

@@ -237,7 +237,7 @@ def _above_peak(judgement: Judgement) -> str:
     points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
     rates = [point.busbw for point in points if point.busbw is not None]
     share = share_of_peak(f"the {peak.allowance}", max(rates) / peak.busbw if rates and peak.busbw else 0.0)
-    text = f"the {noun_of(peak.level)} is too low: {verdict.op} reached up to {share}, because"
+    text = f"the {noun_of(peak.level)} of {verdict.op} is too low: it reached up to {share}, because"
     return f"{text} {why_above(verdict.op, peak)}" + (f"; too high as well: {', '.join(others)}" if others else "")
 
 

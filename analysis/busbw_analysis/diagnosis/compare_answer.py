@@ -208,7 +208,8 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     elif comparison.paired and count_a == count_b:
         many = counted(count_a, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in codes else ""
-    differ = "" if scatter is None else f"; launches of a side differ by {scatter_in_words(scatter)}"
+    bands = " (median of the bands)" if len(scatters) > 1 else ""
+    differ = "" if scatter is None else f"; launches of a side differ by {scatter_in_words(scatter)}{bands}"
     order = (
         "all launches of one side were taken before those of the other, so a change of the machine looks like a "
         "difference. To rule that out, take launches in turns (A B B A …) and use --paired"

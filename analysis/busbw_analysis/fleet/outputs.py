@@ -264,12 +264,16 @@ def verdict_table(judged: Judged) -> Table:
         Column("Count", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error not in {None, 1} else None, _percent),
     )
-    note = (
-        "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad; –: not "
-        f"measured after the suspicion. Accused is what healthy parts show in less than {100 * ERROR_RATE:.0f} % of "
-        "fleets (error in --json)"
+    verdicts = judged.judgement.verdicts
+    notes = (
+        "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad"
+        if any(row.probability and row.error not in {None, 1} for row in verdicts)
+        else "",
+        f"Less than {100 * ERROR_RATE:.0f} % of healthy fleets have any verdict but undecided (error in --json)"
+        if judged.judgement.accused
+        else "",
     )
-    return table("", columns, judged.judgement.verdicts, note, row_headers=2)
+    return table("", columns, verdicts, *filter(None, notes), row_headers=2)
 
 
 def heat_nodes(judged: Judged, most: int) -> list[int]:
@@ -292,7 +296,8 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
-    yield "Time from row to column (numbered as rows) over that of other pairs:"
+    case = _case(judged, judgement.fleet.pairs[0])
+    yield f"Time of {case}, row to column (numbered as rows), over other pairs:"
     yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):

@@ -147,7 +147,7 @@ class Peak:
         return self.busbw is not None and not math.isclose(self.busbw, self.rate, rel_tol=_ROUNDED)
 
     def _with_rate(self, name: str) -> str:
-        return f"{format_rate(self.rate)} of {name}"
+        return f"{format_rate(self.rate)}{' in total' if self.measured else ''} of {name}"
 
     def with_clause(self, clause: str) -> "Peak":
         """The peak with ``clause`` after the others."""

@@ -418,8 +418,9 @@ def _in_one_line(rows: Sequence[ShownRow]) -> str:
         small = ordered[0]
         rates = [(_rate(row), row.case.size_bytes) for row in ordered]
         best, size = max(((rate, size) for rate, size in rates if rate and size), default=(0.0, 0))
+        at = f" at {format_size(small.case.size_bytes)}" if small.case.size_bytes else ""
         texts = [
-            format_time(small.time_ns) if small.time_ns is not None and small.case.size_bytes <= _SMALL_BYTES else "",
+            format_time(small.time_ns) + at if small.time_ns and small.case.size_bytes <= _SMALL_BYTES else "",
             f"{(format_flop if op in FLOP else format_rate)(best)} at {format_size(size)}" if best else "",
             *dict.fromkeys(filter(None, (_state(row).text for row in members))),
         ]

@@ -314,11 +314,11 @@ def limits_headline(rows: Sequence[Limits], days: float) -> str:
         "training, whatever the layout (the cliff)"
     )
     if first.wall == float("inf"):
-        return f"{over}; without latency there is no wall; a reconstruction"
+        return f"{over}; without latency there is no wall (reconstructed from a paper's abstract)"
     best = max(rows[1:], key=lambda other: other.wall)
     return (
-        f"{over}; more than {first.wall:.1e} FLOP take longer by latency alone (the wall). Of the changes below, "
-        f"'{best.name}' moves the wall most, {best.wall / first.wall:.3g} times; a reconstruction"
+        f"{over}; more than {first.wall:.1e} FLOP take longer than that by latency alone (the wall). Of the changes below, "
+        f"'{best.name}' moves the wall most, {best.wall / first.wall:.3g} times (reconstructed from a paper's abstract)"
     )
 
 

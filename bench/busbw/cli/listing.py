@@ -209,8 +209,7 @@ _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
 
 
 _DIFFERS: Final = (
-    "differs: settings unlike those of a listed run of the same ops, variables of one with the same backends, facts "
-    "of one with the same machine and backends"
+    "differs: settings, variables or facts in which a listed run of the same ops, backends or machine differs"
 )
 
 

@@ -76,6 +76,8 @@ def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePe
     if rate is not None:
         bytes_per_second = parse_rate(rate)
         return HardwarePeak(bytes_per_second, None, format_rate(bytes_per_second), "one direction", "as given")
+    if re.fullmatch(r"[0-9.]+(?:GB|MB)?", given.strip()):
+        raise UsageError(f"{option} {given!r}: a rate needs its unit, such as 400Gb/s", code="network")
     asked = _words(re.sub(r"(\d+)\s*(?:GbE|GigE)\b", r"\1G Ethernet", given, flags=re.IGNORECASE))
     fitting = [row for row in cards if asked and any(set(asked) <= set(_words(name)) for name in names[row])]
     return cards[_only(option, given, names, fitting, "network")].peak
