@@ -404,21 +404,23 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
     data = _of_map(fleet, rounds)
     pairs = set(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
     both_ways = any(pair[::-1] in pairs for pair in pairs)
+    lines = ((data.sender,), (data.receiver,)) if both_ways else ((data.sender, data.receiver),)
     for _ in range(fleet.count // 2):
         others = _without(data, named)
         level = np.full(2, np.nan)
         for path in np.unique(data.path[others]).tolist():
             level[path] = np.quantile(data.log[others & (data.path == path)], _LOWEST, method="lower")
-        seen: list[tuple[Evidence, int]] = []
-        for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
-            rows, columns = others & (data.sender == node), others & (data.receiver == node)
-            lines = (rows, columns) if both_ways else (rows | columns,)
-            seen += [
-                (_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= search.PARTNERS
-            ]
-        if not seen:
+        excess = data.log - level[data.path]
+        slow = np.full((fleet.count, len(lines)), -np.inf)
+        for place, ends in enumerate(lines):
+            keys = np.concatenate([end[others] for end in ends])
+            medians = model.medians(np.tile(excess[others], len(ends)), keys, fleet.count)
+            slow[:, place] = np.where(np.bincount(keys, minlength=fleet.count) >= search.PARTNERS, medians, -np.inf)
+        node, place = divmod(int(slow.argmax()), len(lines))
+        if slow[node, place] == -np.inf:
             return
-        worst, node = max(seen, key=lambda each: each[0].ratio)
+        line = others & np.any([end == node for end in lines[place]], axis=0)
+        worst = _seen(data, line, level, rounds[0].case)
         named.append(node)
         # Times that scatter as widely without this node do not point at it.
         rest = (data.log - level[data.path])[_without(data, named)]
