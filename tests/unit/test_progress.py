@@ -15,6 +15,10 @@ from busbw_analysis.data.readers.progress import FAILURES, SIGN, may_fail
 INFO: Final = "node1:12:34 [0] NCCL INFO "
 NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "
 IN_NCCL: Final = "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+OTHERS: Final = (
+    "Rank 1 is running collective: CollectiveFingerPrint({}OpType=ALLREDUCE, TensorShape={}, TensorDtypes=Long), but "
+    "Rank 2 is running collective: CollectiveFingerPrint({}OpType=REDUCE)"
+)
 EXAMPLES: Final = (
     # Megvii-BaseDetection/YOLOX#139, msr-fiddle/pipedream#32, aws-samples/aws-do-eks#51
     ("ifa != nullptr. Unable to find address for: ib0", "job-failed", "ib0"),
@@ -122,6 +126,21 @@ EXAMPLES: Final = (
     ("[node1:12345] Signal: Segmentation fault (11)", "job-failed", "NCCL_NET_PLUGIN=none"),
     (f"{NCCL}socketPollConnect: Connect to 10.0.0.2<45123> returned 113(No route to host)", "job-failed", "10.0.0.2"),
     ("node2: ssh: connect to host node2 port 22: Connection refused", "job-failed", "ssh"),
+    # aurekaresearch/OpenDDE#23, bghira/SimpleTuner#2712
+    (OTHERS.format("SequenceNumber=101, ", "[359, 1]", "SequenceNumber=0"), "job-failed", "[359, 1]; rank 2: REDUCE"),
+    # Lightning-AI/pytorch-lightning#14986
+    (f"{NCCL}Bootstrap Root : rank 1 of 8 ranks has already checked in", "job-failed", "WORLD_SIZE"),
+    # jbornschein/mpi4py-examples#11, ofiwg/libfabric#9286, NVIDIA/nccl#1518, urchade/GLiNER#165
+    ("  Message:    connect() to 169.254.140.13:1026 failed", "job-failed", "169.254.140.13:1026"),
+    ("MPICH suspects a hang due to completion queue exhaustion.", "job-failed", "FI_CXI_DEFAULT_CQ_SIZE"),
+    ("[1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'", "job-failed", "NCCL_SHM_DISABLE"),
+    ("Parameter indices which did not receive grad for rank 1: 0 1 2", "job-failed", "rank 1"),
+    ("[rank6]:[E] [Rank 6] Some NCCL operations have failed or timed out.", "hang", "rank 6"),
+    # NVIDIA/open-gpu-kernel-modules#1150, rwth-i6/returnn#1486, ROCm/legacy-rocm-build#4021
+    ("NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 1 caused by previous Xid 149", "job-failed", "149"),
+    ("Unable to determine the device handle for GPU0000:03:00.0: Unknown Error", "job-failed", "GPU0000:03:00.0"),
+    ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "dcgmi"),
+    ("NVRM: Xid (PCI:0000:dc:00): 31, pid=18, name=python3", "job-failed", "compute-sanitizer"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
 
@@ -203,6 +222,7 @@ SAMPLES: Final = (
         "Timeout waiting for key: 0",
         "RuntimeError: Socket Timeout",
         "DistStoreError: Socket Timeout",
+        "remote=[node-0]:20000) timed out",
     ),
     (
         "RendezvousTimeoutError",
@@ -210,9 +230,21 @@ SAMPLES: Final = (
         "Rendezvous timed out",
         "The rendezvous has failed",
     ),
-    ("missing ranks: 1", "Missing ranks: [1, 3]", "Stalled ops: a", "Stalled tensors: a", "Stalled ranks: 1"),
+    (
+        "missing ranks: 1",
+        "Missing ranks: [1, 3]",
+        "Stalled ops: a",
+        "Stalled tensors: a",
+        "Stalled ranks: 1",
+        "submitted to be reduced, gathered or broadcasted by subset of ranks",
+    ),
     ("Heartbeat monitor timed out", "watchdog got stuck for 9 seconds", "watchdog thread got stuck for 9 seconds"),
     ("Test timeout",),
+    (
+        "mismatch in rank count",
+        "Bootstrap Root : rank 1 of 8 ranks has already checked in",
+        "Invalid rank requested : 2/2",
+    ),
     ("No socket interface found", "no socket interface found"),
     (
         "Connect to 10.0.0.1<9> failed : Connection refused",
@@ -221,9 +253,17 @@ SAMPLES: Final = (
         "connect to 10.0.0.1<9> returned 101(Network is unreachable",
         "Connect to 10.0.0.1<9> failed : Software caused connection abort",
     ),
-    ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
     ("NET/OFI Couldn't open AV", "NET/OFI Unable to", "NET/OFI Failed", "NET/OFI UNDELIVERABLE", "NET/OFI error"),
-    ("Message truncated : received 9 bytes instead of 8", "Mismatched collective", "mismatch in rank count"),
+    (
+        OTHERS.format("SequenceNumber=0, ", "[4]", "SequenceNumber=0"),
+        OTHERS.format("", "[]", ""),
+        OTHERS.replace("CollectiveFingerPrint({}OpType=REDUCE)", "REDUCE").format("", "[4]"),
+    ),
+    (
+        "Message truncated : received 9 bytes instead of 8",
+        "Mismatched collective",
+        "local size 496640 remote size 65536",
+    ),
     ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
     ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "Call to ibv_reg_mr failed"),
     (
@@ -247,7 +287,19 @@ SAMPLES: Final = (
     ("system not yet initialized",),
     (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
     (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
+    ("peer access is not supported", "peer mapping resources exhausted"),
     ("Attribute arch of node cpu not found",),
+    (
+        "uncorrectable ECC error",
+        "uncorrectable NVLink error",
+        "Xid (PCI:0000:4b:00): 79",
+        "previous Xid 149",
+        "fallen off the bus",
+        "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
+        "device handle for GPU 0000:03:00.0: GPU is lost",
+        "returned NV_ERR_RESET_REQUIRED",
+        "HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",
+    ),
     (
         "invalid device ordinal",
         "no CUDA-capable device is detected",
@@ -255,6 +307,7 @@ SAMPLES: Final = (
         "Cuda failure 3 'initialization error'",
         "from cudaGetDeviceCount(). Error 3: initialization error",
         "HIP error: initialization error",
+        "'CUDA-capable device(s) is/are busy or unavailable'",
     ),
     ("undefined symbol: ncclCommRegister",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
@@ -269,12 +322,12 @@ SAMPLES: Final = (
         "Cuda failure 'device kernel image is invalid'",
     ),
     ("CUDA out of memory", "HIP out of memory", "Cuda failure 'out of memory'", "cuda failure 2 'out of memory'"),
-    ("an illegal memory access", "device-side assert", "CUDA error: unspecified launch failure", "misaligned address"),
     (
-        "uncorrectable ECC error",
-        "uncorrectable NVLink error",
-        "Xid (PCI:0000:4b:00): 79",
-        "GPU has fallen off the bus",
+        "an illegal memory access",
+        "device-side assert",
+        "CUDA error: unspecified launch failure",
+        "misaligned address",
+        "Xid (PCI:0000:4b:00): 31",
     ),
     (
         "exitcode: -9",
@@ -285,6 +338,9 @@ SAMPLES: Final = (
         "Out of memory: Killed",
         "out of memory: Killed",
         "oom-kill",
+        "oom_kill",
+        "OOMKilled",
+        "task 0: Out Of Memory",
     ),
     ("exitcode: -7", "(exitcode: -7)", "Signal 7", "signal 7", "Bus error"),
     (
@@ -301,18 +357,25 @@ SAMPLES: Final = (
         "Temporary failure in name resolution",
         "No address associated with hostname",
         "no address associated with hostname",
+        "nslookup: can't resolve 'master-0'",
+        "Could not resolve host: master-0",
     ),
+    ("MPICH suspects a hang due to completion queue exhaustion",),
     (
         "ncclRemoteError",
         "remote process exited or there was a network error",
         "Connection closed by remote peer",
+        "OFI poll failed (x.c:1: UNDELIVERABLE)",
+        "OFI poll failed (x.c:1: PTLTE_NOT_FOUND)",
     ),
+    ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",),
     (
         "creating shared memory segment",
         "attaching to shared memory segment",
         "posix_fallocate failed",
         "failed to extend /dev/shm",
     ),
+    ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
     ("unhandled system error", "ncclSystemError"),
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
@@ -323,7 +386,17 @@ SAMPLES: Final = (
         "invalid argument, NCCL version",
     ),
     ("Signal: Segmentation fault", "exited on signal 11", "exitcode: -11"),
+    (
+        "Watchdog caught collective operation timeout",
+        "due to a collective timeout",
+        "Some NCCL operations have failed or timed out",
+    ),
     ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
+    (
+        "unable to complete a TCP connection",
+        "  Message:    connect() to 169.254.140.13:1026 failed",
+        "Open MPI failed to TCP connect",
+    ),
     ("Not enough slots available", "not enough slots available"),
     (
         "ORTE was unable to",
@@ -334,7 +407,6 @@ SAMPLES: Final = (
         "Permission denied (publickey",
         "ssh: connect to host",
         "ssh exited with exit code 255",
-        "unable to complete a TCP connection",
         "could not access or execute an executable",
     ),
     ("error while loading shared libraries: libmpi.so.40:",),
@@ -349,8 +421,11 @@ SAMPLES: Final = (
     ),
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
-    ("peer access is not supported", "peer mapping resources exhausted"),
     ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
+    (
+        "did not receive grad for rank 1",
+        "Expected to have finished reduction in the prior iteration",
+    ),
     ("Invalid value when checking the pattern",),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""
@@ -545,6 +620,57 @@ def test_the_call_that_failed_says_more_than_the_errors_that_follow_from_it(tmp_
         refused(tmp_path, f"{NCCL}Attribute arch of node cpu not found\nTest NCCL failure 'internal error - ...'\n")
     )
     assert "Error: NCCL WARN Attribute arch" in text
+
+
+def test_the_hosts_that_print_a_failure_are_named(tmp_path: Path) -> None:
+    """openucx/ucx#5199, brain-score/vision#950; pytorch/ci-infra#490."""
+    full = "[{0}:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB\n"
+    assert ", on host-a, host-b" in refused(tmp_path, full.format("host-b") + full.format("host-a")).answer
+    assert ", on node107" in refused(tmp_path, "srun: error: node107: task 0: Out Of Memory\n").answer
+    assert ", on node1" in refused(tmp_path, f"{NCCL}failed to extend /dev/shm/nccl-WU to 9 bytes\n").answer
+
+
+def test_a_cause_comes_before_what_follows_from_it(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#185, llm-d/llm-d#352, ray-project/ray_lightning#24, each in parts."""
+    follows = f"{NCCL}[Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 2\n"
+    shared = f"{NCCL}Error while creating shared memory segment /dev/shm/nccl-E (size 33030528)\n"
+    first = f"{NCCL}Call to ibv_modify_qp failed with error Network is unreachable\n"
+    for cause, word in ((first, "NCCL_IB_GID_INDEX"), (shared, "--shm-size")):
+        assert word in str(refused(tmp_path, follows + cause))
+    peers = (
+        "n1:1:2 [0] p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported between\n"
+    )
+    assert "topo -p2p r" in str(refused(tmp_path, f"{IN_NCCL}unhandled cuda error, NCCL version 2.7.8\n{peers}"))
+    busy = "'CUDA-capable device(s) is/are busy or unavailable'\n"  # scitix/sichek#51
+    assert "reset" in str(refused(tmp_path, f"{busy}NVRM: Reset required [NV_ERR_RESET_REQUIRED] (0x62) returned\n"))
+
+
+def test_a_line_that_names_what_failed_comes_before_one_that_does_not(tmp_path: Path) -> None:
+    """horovod/horovod#1012, in parts."""
+    text = "W ops.cc:588] tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are\n"
+    assert (
+        "missing ranks: 1"
+        in refused(tmp_path, f"{text}Stalled ops:HorovodBroadcast_dense_1_bias_0 [missing ranks: 1]\n").answer
+    )
+
+
+def test_a_call_below_the_failure_is_not_the_one_that_failed(tmp_path: Path) -> None:
+    """tatsu-lab/stanford_alpaca#207: an answer in the thread quotes a call."""
+    error = f"{IN_NCCL}remote process exited or there was a network error, NCCL version 2.14.3\n"
+    call = "torch.distributed.init_process_group(backend='nccl')\n"
+    assert "in init_process_group" in refused(tmp_path, call + error).answer
+    assert "in init_process_group" not in refused(tmp_path, error + call).answer
+
+
+def test_the_rank_in_a_prefix_that_all_lines_have_is_kept(tmp_path: Path) -> None:
+    """PKU-YuanGroup/UniWorld#46, in parts."""
+    lines = "".join(
+        f"[rank6]:[E624 04:14:29.22{number} ProcessGroupNCCL.cpp:684] [Rank 6] {text}\n"
+        for number, text in enumerate(
+            ("Some NCCL operations have failed or timed out.", "To avoid data inconsistency, we end.", "Process group")
+        )
+    )
+    assert "(line 1), on rank 6" in refused(tmp_path, lines).answer
 
 
 @pytest.mark.parametrize(
