@@ -128,6 +128,15 @@ EXAMPLES: Final = (
     ("node2: ssh: connect to host node2 port 22: Connection refused", "job-failed", "ssh"),
     # aurekaresearch/OpenDDE#23, bghira/SimpleTuner#2712
     (OTHERS.format("SequenceNumber=101, ", "[359, 1]", "SequenceNumber=0"), "job-failed", "[359, 1]; rank 2: REDUCE"),
+    # QMCPACK/qmcpack#1158, ayaka14732/llama-2-jax#20, NVIDIA/nccl#1710, deepseek-ai/DeepEP#223
+    ("MPIDI_NM_mpi_init_hook(689): OFI addrinfo() failed (ofi_init.h:689:No data available)", "job-failed", "fi_info"),
+    ("DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out tasks", "hang", "PjRT_Client"),
+    (f"{NCCL}NET/IB : Got completion from peer 10.1.3.201<33057> with status=9 opcode=0", "job-failed", "(9)"),
+    (
+        "ibrc.cpp:nvshmemt_init:1851: neither nv_peer_mem, or nvidia_peermem detected.",
+        "job-failed",
+        "load nvidia-peermem",
+    ),
     # Lightning-AI/pytorch-lightning#14986
     (f"{NCCL}Bootstrap Root : rank 1 of 8 ranks has already checked in", "job-failed", "WORLD_SIZE"),
     # jbornschein/mpi4py-examples#11, ofiwg/libfabric#9286, NVIDIA/nccl#1518, urchade/GLiNER#165
@@ -225,6 +234,11 @@ SAMPLES: Final = (
         "remote=[node-0]:20000) timed out",
     ),
     (
+        "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
+        "Barrier timed out. Id: [Init]Wait_for_all::0. This",
+        "DEADLINE_EXCEEDED: Deadline Exceeded",
+    ),
+    (
         "RendezvousTimeoutError",
         "RendezvousConnectionError",
         "Rendezvous timed out",
@@ -260,12 +274,22 @@ SAMPLES: Final = (
         OTHERS.replace("CollectiveFingerPrint({}OpType=REDUCE)", "REDUCE").format("", "[4]"),
     ),
     (
+        "did not receive grad for rank 1",
+        "Expected to have finished reduction in the prior iteration",
+    ),
+    (
         "Message truncated : received 9 bytes instead of 8",
         "Mismatched collective",
         "local size 496640 remote size 65536",
     ),
+    ("OFI addrinfo() failed", "OFI fi_getinfo() failed"),
     ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
-    ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "Call to ibv_reg_mr failed"),
+    (
+        "Call to ibv_create_cq failed",
+        "Call to ibv_alloc_pd failed",
+        "Call to ibv_reg_mr failed",
+        "neither nv_peer_mem, or nvidia_peermem detected",
+    ),
     (
         "async event : port error",
         "Async fatal event on device : device fatal",
@@ -341,8 +365,10 @@ SAMPLES: Final = (
         "oom_kill",
         "OOMKilled",
         "task 0: Out Of Memory",
+        "tasks 0-3,5: Out Of Memory",
     ),
     ("exitcode: -7", "(exitcode: -7)", "Signal 7", "signal 7", "Bus error"),
+    ("Got completion from peer with status=9", "Got completion with error 10", "event : local access violation"),
     (
         "Got completion with error 12",
         "Got completion from peer with status=5",
@@ -358,7 +384,7 @@ SAMPLES: Final = (
         "No address associated with hostname",
         "no address associated with hostname",
         "nslookup: can't resolve 'master-0'",
-        "Could not resolve host: master-0",
+        "Could not resolve hostname master-0: x",
     ),
     ("MPICH suspects a hang due to completion queue exhaustion",),
     (
@@ -386,12 +412,6 @@ SAMPLES: Final = (
         "invalid argument, NCCL version",
     ),
     ("Signal: Segmentation fault", "exited on signal 11", "exitcode: -11"),
-    (
-        "Watchdog caught collective operation timeout",
-        "due to a collective timeout",
-        "Some NCCL operations have failed or timed out",
-    ),
-    ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
     (
         "unable to complete a TCP connection",
         "  Message:    connect() to 169.254.140.13:1026 failed",
@@ -422,11 +442,13 @@ SAMPLES: Final = (
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
     ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
-    (
-        "did not receive grad for rank 1",
-        "Expected to have finished reduction in the prior iteration",
-    ),
     ("Invalid value when checking the pattern",),
+    (
+        "Watchdog caught collective operation timeout",
+        "due to a collective timeout",
+        "Some NCCL operations have failed or timed out",
+    ),
+    ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""
 
@@ -600,10 +622,12 @@ def test_a_training_log_that_ends_in_a_failure_says_it(tmp_path: Path) -> None:
     [
         "ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
         "p2p.cc:944 NCCL WARN rank 0 failed to IPC register userbuff 0x7f",
+        "transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
+        "transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 Got async event : GID table change",
     ],
 )
 def test_a_warning_after_which_jobs_go_on_is_no_failure(warning: str, tmp_path: Path) -> None:
-    """vllm-project/vllm#19204, NVIDIA/nccl#1684."""
+    """vllm-project/vllm#19204, NVIDIA/nccl#1684, #1819, deepspeedai/DeepSpeedExamples#310."""
     assert refused(tmp_path, f"node1:12:12 [0] {warning}\n{INFO}Connected all rings\n").code == "messages"
 
 
@@ -627,6 +651,7 @@ def test_the_hosts_that_print_a_failure_are_named(tmp_path: Path) -> None:
     full = "[{0}:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB\n"
     assert ", on host-a, host-b" in refused(tmp_path, full.format("host-b") + full.format("host-a")).answer
     assert ", on node107" in refused(tmp_path, "srun: error: node107: task 0: Out Of Memory\n").answer
+    assert ", on 12" not in refused(tmp_path, "12:30:45 CUDA out of memory\n").answer
     assert ", on node1" in refused(tmp_path, f"{NCCL}failed to extend /dev/shm/nccl-WU to 9 bytes\n").answer
 
 
@@ -641,6 +666,14 @@ def test_a_cause_comes_before_what_follows_from_it(tmp_path: Path) -> None:
         "n1:1:2 [0] p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported between\n"
     )
     assert "topo -p2p r" in str(refused(tmp_path, f"{IN_NCCL}unhandled cuda error, NCCL version 2.7.8\n{peers}"))
+    grads = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+    summary = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    assert "find_unused_parameters" in str(refused(tmp_path, f"{IN_NCCL}remote process exited or\n{grads}{summary}"))
+    timeout = "[E] [Rank 0] Some NCCL operations have failed or timed out.\n"
+    limit = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-04-01T10:20:33 DUE TO NODE FAILURE ***\n"
+    assert "Slurm ended it" in refused(tmp_path, f"{timeout}{limit}").answer
+    flushed = f"{NCCL}NET/IB : Got completion from peer 10.0.0.2<9> with status=5 opcode=0\n"
+    assert "(9)" in refused(tmp_path, f"{flushed}{flushed.replace('=5', '=9')}").answer
     busy = "'CUDA-capable device(s) is/are busy or unavailable'\n"  # scitix/sichek#51
     assert "reset" in str(refused(tmp_path, f"{busy}NVRM: Reset required [NV_ERR_RESET_REQUIRED] (0x62) returned\n"))
 

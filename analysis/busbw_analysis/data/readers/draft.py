@@ -34,7 +34,10 @@ _WEAK: Final = re.compile(
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
-_GOES_ON: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*failed to IPC register userbuff")
+_GOES_ON: Final = re.compile(
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*(?:failed to IPC register userbuff"
+    r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
+)
 """Warnings of NCCL after which jobs run as well."""
 _FATAL: Final = ("placeholder", "no-header", "list-cut", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""

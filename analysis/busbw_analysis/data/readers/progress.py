@@ -91,7 +91,7 @@ _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(
-    r"\[?(?P<host>[\w.<>-]{1,255}):\d+:\d+(?::\d+\])? |srun: error: (?P<node>[\w.-]{1,255}): tasks? \d"
+    r"(?!\d\d?:\d\d:\d\d )\[?([\w.<>-]{1,255}):\d+:\d+(?::\d+\])? |srun: error: ([\w.-]{1,255}): tasks? \d"
 )
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
@@ -232,6 +232,14 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
+        _MEET,
+        "tasks of JAX did not come to a barrier ({})",
+        _NOT_STARTED,
+        "look at the logs of the tasks that the next lines name; start all of them with the same coordinator_address",
+        waits=True,
+    ),
+    Failure(
         r"RendezvousTimeoutError|RendezvousConnectionError|[Rr]endezvous (?:timed out|has failed)",
         _MEET,
         "torchrun's rendezvous failed",
@@ -306,12 +314,26 @@ FAILURES: Final = (
         "compare what these two ranks do before that call",
     ),
     Failure(
+        r"did not receive grad for (rank \d{1,7})|Expected to have finished reduction in the prior iteration",
+        _CALL,
+        "DistributedDataParallel lacks gradients of some parameters ({})",
+        "parts of the model that the loss does not use, in all steps or on some ranks",
+        "find_unused_parameters=True, or leave these parameters out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
+    ),
+    Failure(
         r"Message truncated ?: (received \d+ bytes instead of \d+)|(Mismatched collective)"
         r"|(local size \d+ remote size \d+)",
         "",
         "ranks make other calls than the others ({})",
         "other numbers of ranks, calls or versions of NCCL on some of them",
         "compare the versions of NCCL and the numbers of ranks of all hosts and containers",
+    ),
+    Failure(
+        r"OFI (?:addrinfo|fi_getinfo)\(\) failed",
+        _MEET,
+        "libfabric has no network that MPI can use",
+        "FI_PROVIDER or I_MPI_OFI_PROVIDER names one that this host lacks, a container without the NIC's driver",
+        "fi_info lists those that there are; unset these variables, or try FI_PROVIDER=tcp",
     ),
     Failure(
         r"(?:Call to (ibv_modify_qp) failed|Failed to (modify QP)\b|Unable to (Connect the HCA))",
@@ -322,7 +344,7 @@ FAILURES: Final = (
         "check the two with ib_write_bw (show_gids, ibstat); try NCCL_IB_GID_INDEX=3, NCCL_CROSS_NIC=0, NCCL_IB_HCA",
     ),
     Failure(
-        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
+        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed|neither nv_peer_mem, or (nvidia_peermem) detected",
         _CONNECT,
         "a NIC gets no memory ({})",
         "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
@@ -475,7 +497,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b"
-        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|task \d+: Out Of Memory",
+        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
@@ -489,6 +511,13 @@ FAILURES: Final = (
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
+        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)",
+        _CALL,
+        "a NIC refuses the memory of a request ({})",
+        "GPUDirect RDMA through an IOMMU or ACS, other versions of NCCL or of firmware on the two hosts",
+        "try NCCL_NET_GDR_LEVEL=LOC and NCCL_IB_PCI_RELAXED_ORDERING=0, and compare the versions of the hosts",
+    ),
+    Failure(
         r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
         r"|[Tt]ransport retry count(?:er)? exceeded|IBV_WC_RETRY_EXC",
         _CALL,
@@ -500,7 +529,7 @@ FAILURES: Final = (
         # torch goes on after a line with "gai error", to IPv4 or to the next attempt.
         r"(?<!gai error: -\d - )"
         r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname"
-        r")|[Cc](?:an't|ould not) resolve (?:host: )?'?([\w.-]{1,255})",
+        r")|[Cc](?:an't resolve '|ould not resolve host(?:name)?:? )([\w.-]{1,255})",
         _MEET,
         "the name of a host is not known ({})",
         "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
@@ -581,23 +610,6 @@ FAILURES: Final = (
         "run it without plugins (NCCL_NET_PLUGIN=none), or look at the core file (gdb, bt)",
     ),
     Failure(
-        r"Watchdog caught collective operation timeout|due to a collective timeout|operations have failed or timed out",
-        _CALL,
-        "torch's watchdog of NCCL ended the job, because a call took too long",
-        "another rank that failed, is late (data, checkpoint) or makes another call",
-        _EARLIEST,
-        waits=True,
-        follows=True,
-    ),
-    Failure(
-        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
-        "",
-        "a rank of torchrun ended with an error",
-        "an exception of the program",
-        "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
-        follows=True,
-    ),
-    Failure(
         r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection",
         "",
         "Open MPI does not reach another host over TCP ({})",
@@ -666,18 +678,28 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"did not receive grad for (rank \d{1,7})|Expected to have finished reduction in the prior iteration",
-        _CALL,
-        "DistributedDataParallel lacks gradients of some parameters ({})",
-        "parts of the model that the loss does not use, in all steps or on some ranks",
-        "find_unused_parameters=True, or leave these parameters out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
-    ),
-    Failure(
         r"Invalid value when checking the pattern",
         _CALL,
         "a copy between GPUs delivered other data",
         "peer access through an IOMMU or ACS of PCI Express that redirects it, or a broken GPU",
         "turn the IOMMU off (iommu=pt) and ACS, then run dcgmi diag -r 3",
+    ),
+    Failure(
+        r"Watchdog caught collective operation timeout|due to a collective timeout|operations have failed or timed out",
+        _CALL,
+        "torch's watchdog of NCCL ended the job, because a call took too long",
+        "another rank that failed, is late (data, checkpoint) or makes another call",
+        _EARLIEST,
+        waits=True,
+        follows=True,
+    ),
+    Failure(
+        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
+        "",
+        "a rank of torchrun ended with an error",
+        "an exception of the program",
+        "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
+        follows=True,
     ),
 )
 """The first that a log has is its answer: the one that says most comes first."""
@@ -694,7 +716,7 @@ _MAY_FAIL: Final = re.compile(
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
-    "|PTLTE|rank  | resolve |subset of ranks|is running coll|queue exh"
+    "|PTLTE|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction"
 )
 """In every line that is about a failure, and found faster than the signs."""
@@ -738,7 +760,7 @@ def ranks_in_words(ranks: Collection[int]) -> str:
 
 def _host_of(text: str) -> set[str]:
     match = _PRINTING.match(text)
-    return set() if match is None else {match["host"] or match["node"]}
+    return set() if match is None else {match[1] or match[2]}
 
 
 class Ending(NamedTuple):
