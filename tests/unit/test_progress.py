@@ -128,6 +128,12 @@ EXAMPLES: Final = (
     ("node2: ssh: connect to host node2 port 22: Connection refused", "job-failed", "ssh"),
     # aurekaresearch/OpenDDE#23, bghira/SimpleTuner#2712
     (OTHERS.format("SequenceNumber=101, ", "[359, 1]", "SequenceNumber=0"), "job-failed", "[359, 1]; rank 2: REDUCE"),
+    # lanl/MPI-Bash#14
+    (
+        "[A-c7-025-01:mpi_rank_24][error_sighandler] Caught error: Segmentation fault (signal 11)",
+        "job-failed",
+        "rank 24",
+    ),
     # QMCPACK/qmcpack#1158, ayaka14732/llama-2-jax#20, NVIDIA/nccl#1710, deepseek-ai/DeepEP#223
     ("MPIDI_NM_mpi_init_hook(689): OFI addrinfo() failed (ofi_init.h:689:No data available)", "job-failed", "fi_info"),
     ("DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out tasks", "hang", "PjRT_Client"),
@@ -217,21 +223,6 @@ SAMPLES: Final = (
         "failed to bind to [::]:29500 (errno: 98 - Address already in use)",
         "failed to listen on [::]:29500 (EADDRINUSE)",
         "EADDRINUSE",
-    ),
-    (
-        "Failed to recv, got 0 bytes",
-        "recvValue failed",
-        "TCPStore server has shut down too early",
-        "store->get(key) got error: Connection reset by peer",
-        "store->get(key) got error: Broken pipe",
-    ),
-    (
-        "store->get('0') got error",
-        "wait timeout after 9ms, keys: /0",
-        "Timeout waiting for key: 0",
-        "RuntimeError: Socket Timeout",
-        "DistStoreError: Socket Timeout",
-        "remote=[node-0]:20000) timed out",
     ),
     (
         "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
@@ -388,11 +379,25 @@ SAMPLES: Final = (
     ),
     ("MPICH suspects a hang due to completion queue exhaustion",),
     (
+        "Failed to recv, got 0 bytes",
+        "recvValue failed",
+        "TCPStore server has shut down too early",
+        "store->get(key) got error: Connection reset by peer",
+        "store->get(key) got error: Broken pipe",
+    ),
+    (
+        "store->get('0') got error",
+        "wait timeout after 9ms, keys: /0",
+        "Timeout waiting for key: 0",
+        "RuntimeError: Socket Timeout",
+        "DistStoreError: Socket Timeout",
+        "remote=[node-0]:20000) timed out",
+    ),
+    (
         "ncclRemoteError",
         "remote process exited or there was a network error",
         "Connection closed by remote peer",
         "OFI poll failed (x.c:1: UNDELIVERABLE)",
-        "OFI poll failed (x.c:1: PTLTE_NOT_FOUND)",
     ),
     ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",),
     (
@@ -411,7 +416,7 @@ SAMPLES: Final = (
         "ncclInvalidArgument",
         "invalid argument, NCCL version",
     ),
-    ("Signal: Segmentation fault", "exited on signal 11", "exitcode: -11"),
+    ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11"),
     (
         "unable to complete a TCP connection",
         "  Message:    connect() to 169.254.140.13:1026 failed",
@@ -672,6 +677,8 @@ def test_a_cause_comes_before_what_follows_from_it(tmp_path: Path) -> None:
     timeout = "[E] [Rank 0] Some NCCL operations have failed or timed out.\n"
     limit = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-04-01T10:20:33 DUE TO NODE FAILURE ***\n"
     assert "Slurm ended it" in refused(tmp_path, f"{timeout}{limit}").answer
+    away = f"{NCCL}Net : Connect to 192.168.1.9<54263> failed : No route to host\n"  # NVIDIA/nccl#1105
+    assert "192.168.1.9" in refused(tmp_path, f"RuntimeError: Socket Timeout\n{away}").answer
     flushed = f"{NCCL}NET/IB : Got completion from peer 10.0.0.2<9> with status=5 opcode=0\n"
     assert "(9)" in refused(tmp_path, f"{flushed}{flushed.replace('=5', '=9')}").answer
     busy = "'CUDA-capable device(s) is/are busy or unavailable'\n"  # scitix/sichek#51

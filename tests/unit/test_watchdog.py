@@ -96,3 +96,9 @@ def test_ranks_of_a_group_that_are_not_in_the_log_are_counted(op: str, elements:
     ]
     assert absent in said(*lines)
     assert ("of the" in said(*lines)) == bool(absent)
+
+
+def test_the_watchdog_of_another_library_is_read() -> None:
+    """vllm-project/vllm-ascend#382."""
+    text = said(*(timeout(rank, 196, elements=None).replace("WorkNCCL", "WorkHCCL") for rank in range(2)))
+    assert "ranks 0, 1 in work 196, ALLREDUCE" in text

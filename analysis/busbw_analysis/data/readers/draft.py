@@ -301,7 +301,8 @@ class Draft:
             error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
             error.follows = 2
             raise error
-        why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
+        lacks = "no line has the columns that busbw reads there (docs/logs.md)"
+        why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
         raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
 

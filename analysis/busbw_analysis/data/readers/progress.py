@@ -212,26 +212,6 @@ FAILURES: Final = (
         "give another port (--master-port), or end that process (ss -ltnp)",
     ),
     Failure(
-        r"(Failed to recv, got 0 bytes|recvValue failed|"
-        r"TCPStore server has shut down too early)"
-        r"|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
-        "",
-        "the store of rank 0 is gone ({})",
-        "rank 0 ended, by an error of its own or because it was done before the others",
-        "look at the end of the log of rank 0",
-        follows=True,
-    ),
-    Failure(
-        r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
-        r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)"
-        r"|remote=(\S{1,255})\) timed out",
-        _MEET,
-        "a rank waited in vain for what another one should have stored ({})",
-        "that rank failed, is late (data, compilation), or never made this group or call",
-        _EARLIEST,
-        waits=True,
-    ),
-    Failure(
         r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
         _MEET,
         "tasks of JAX did not come to a barrier ({})",
@@ -248,7 +228,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"[Mm]issing ranks: ?\[?(\d[\d, ]{0,200})"
+        r"([Mm]issing ranks: ?\[?\d[\d, ]{0,200})"
         r"|reduced, gathered or broadcasted by subset of ranks|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
         _CALL,
         "some ranks do not make the call ({})",
@@ -543,8 +523,28 @@ FAILURES: Final = (
         "set FI_CXI_DEFAULT_CQ_SIZE=131072, or FI_CXI_RX_MATCH_MODE=hybrid",
     ),
     Failure(
+        r"(Failed to recv, got 0 bytes|recvValue failed|"
+        r"TCPStore server has shut down too early)"
+        r"|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
+        "",
+        "the store of rank 0 is gone ({})",
+        "rank 0 ended, by an error of its own or because it was done before the others",
+        "look at the end of the log of rank 0",
+        follows=True,
+    ),
+    Failure(
+        r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
+        r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)"
+        r"|remote=(\S{1,255})\) timed out",
+        _MEET,
+        "a rank waited in vain for what another one should have stored ({})",
+        "that rank failed, is late (data, compilation), or never made this group or call",
+        _EARLIEST,
+        waits=True,
+    ),
+    Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer"
-        r"|OFI poll failed .{0,200}?(?:UNDELIVERABLE|PTLTE_NOT_FOUND)",
+        r"|OFI poll failed",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -603,7 +603,7 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"Signal: (Segmentation fault)|exited on signal 11|exitcode ?: -11",
+        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11",
         "",
         "a process crashed (segmentation fault)",
         "libraries of other versions, a plugin of NCCL or UCX, a GPU without driver",
@@ -687,7 +687,7 @@ FAILURES: Final = (
     Failure(
         r"Watchdog caught collective operation timeout|due to a collective timeout|operations have failed or timed out",
         _CALL,
-        "torch's watchdog of NCCL ended the job, because a call took too long",
+        "torch's watchdog ended the job, because a call took too long",
         "another rank that failed, is late (data, checkpoint) or makes another call",
         _EARLIEST,
         waits=True,
@@ -716,7 +716,7 @@ _MAY_FAIL: Final = re.compile(
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
-    "|PTLTE|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
+    "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction"
 )
 """In every line that is about a failure, and found faster than the signs."""
@@ -740,7 +740,7 @@ def may_fail(text: str) -> bool:
 
 
 _FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
-_PRINTED_BY: Final = re.compile(r"\[(?:default|rank)(\d{1,7})\]:")
+_PRINTED_BY: Final = re.compile(r"(?:\[(?:default|rank)(?=\d+\]:)|:mpi_rank_)(\d{1,7})\]")
 _CALLER: Final = re.compile(
     r"\b(?:dist|distributed|c10d|torch\.distributed|comm)(?:\.|::)(?:ProcessGroup\w{1,9}::)?"
     r"(init_process_group|new_group|_verify_params_across_processes|(?:monitored_)?barrier|broadcast\w*|(?:all_?)?reduce\w*"

@@ -1,4 +1,4 @@
-"""Reader of the timeouts of torch's watchdog of NCCL: in which collective a job hangs, and which rank is behind.
+"""Reader of the timeouts of torch's watchdog of NCCL or HCCL: in which collective a job hangs, which rank is behind.
 
 It has no rates, so that a log of it is refused with what it says. Sources: ``WorkNCCL::checkTimeout``,
 ``ProcessGroupNCCL::watchdogHandler`` and ``logPrefix`` in ``ProcessGroupNCCL.cpp`` of pytorch/pytorch, 2.0 to 2.9.
@@ -17,7 +17,7 @@ from busbw_analysis.data.readers.progress import may_fail, ranks_in_words
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
     (
-        rf"{TIMEOUT}: WorkNCCL\(|[Rr]ank \d+\].*, last enqueued|Not all ranks joining"
+        rf"{TIMEOUT}: Work[A-Z]CCL\(|[Rr]ank \d+\].*, last enqueued|Not all ranks joining"
         r"|Collective sequence number: \d+ has |Culprit rank \d"
     ).encode()
 )
@@ -29,7 +29,7 @@ _TRACE: Final = re.compile(
 """What ``torchfrtrace`` says of the dumps of the flight recorder."""
 _WORLD_RANK: Final = re.compile(r"\[rank(\d{1,7})\]:")
 _WAIT: Final = re.compile(
-    rf"(?:\[Rank (?P<rank>\d{{1,7}})\] )?{TIMEOUT}: WorkNCCL\(SeqNum=(?P<work>\d+), "
+    rf"(?:\[Rank (?P<rank>\d{{1,7}})\] )?{TIMEOUT}: Work[A-Z]CCL\(SeqNum=(?P<work>\d+), "
     r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<elements>\d+)(?:, NumelOut=(?P<result>\d+))?)?"
 )
 _STATE: Final = re.compile(
@@ -110,7 +110,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     texts = texts or [f"{unnamed}which one is missing"]
     failed = draft.progress.failure(alone=False)
     also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
-    message = f"torch's watchdog of NCCL ended the job: {'; '.join(texts)}"
+    message = f"torch's watchdog ended the job: {'; '.join(texts)}"
     error = LogError(message, also, code="hang", log=draft.source)
     error.follows = 1 if failed is None else failed.follows
     raise error
@@ -153,7 +153,7 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
         yield f"{ranks_in_words(late)} behind the others: look there for {WHY_LATE}"
     absent = waits[0].ranks - len(waits)
     if absent > len(silent) and not branches:
-        yield f"{absent} of the {waits[0].ranks} ranks of that call print no timeout in this log: read the logs of all"
+        yield f"{absent} of the {waits[0].ranks} ranks of the group print no timeout in this log: read the logs of all"
     elif 0 < len(silent) <= len(waits):  # with more, the lines of most ranks are missing
         yield (
             f"{ranks_in_words(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
