@@ -381,6 +381,13 @@ def test_messages_below_a_sentence_with_rates_are_read(tmp_path: Path) -> None:
         assert number in dict(refused.value.lines)["Also"]
 
 
+def test_a_text_that_only_speaks_of_messages_is_no_log_of_them(tmp_path: Path) -> None:
+    text = "Bandwidth in GB/s of each message size, by tool and time | lines of NCCL INFO are left out\n"
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, text)
+    assert refused.value.code == "not-a-log"
+
+
 def test_a_rank_that_is_not_ready_is_a_hang(tmp_path: Path) -> None:
     start = "n0:9:9 [0] NCCL INFO comm 0x5 rank 3 nranks 16 cudaDev 0 busId 901c0 - Init START\n"
     with pytest.raises(LogError) as refused:

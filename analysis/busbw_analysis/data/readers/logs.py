@@ -371,14 +371,20 @@ _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-heade
 
 
 def _read_messages(name: str, file: IO[bytes], pasted: paste.Paste, readers: Iterable[Reader]) -> None:
-    """Read with those ``readers`` of messages whose sign is in the beginning or the end of a file."""
+    """Read with those ``readers`` of messages whose sign is in the beginning or the end of a file. Raises LogError with
+    what they say; nothing if that is little.
+    """
     file.seek(0)
     head = file.read(HEAD_BYTES)
     file.seek(max(len(head), file.seek(0, SEEK_END) - HEAD_BYTES))
     ends = _unpasted(pasted, head + file.read(HEAD_BYTES))
     for reader in readers:
-        if reader.sign.search(ends) is not None:
-            _read(name, file, reader, pasted)
+        try:
+            if reader.sign.search(ends) is not None:
+                _read(name, file, reader, pasted)
+        except LogError as error:
+            if error.code != "no-results":
+                raise
 
 
 def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
