@@ -15,6 +15,10 @@ from busbw_analysis.data.readers.progress import FAILURES, SIGN, may_fail
 INFO: Final = "node1:12:34 [0] NCCL INFO "
 NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "
 IN_NCCL: Final = "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+OTHERS: Final = (
+    "Rank 1 is running collective: CollectiveFingerPrint({}OpType=ALLREDUCE, TensorShape={}, TensorDtypes=Long), but "
+    "Rank 2 is running collective: CollectiveFingerPrint({}OpType=REDUCE)"
+)
 EXAMPLES: Final = (
     # Megvii-BaseDetection/YOLOX#139, msr-fiddle/pipedream#32, aws-samples/aws-do-eks#51
     ("ifa != nullptr. Unable to find address for: ib0", "job-failed", "ib0"),
@@ -122,6 +126,36 @@ EXAMPLES: Final = (
     ("[node1:12345] Signal: Segmentation fault (11)", "job-failed", "NCCL_NET_PLUGIN=none"),
     (f"{NCCL}socketPollConnect: Connect to 10.0.0.2<45123> returned 113(No route to host)", "job-failed", "10.0.0.2"),
     ("node2: ssh: connect to host node2 port 22: Connection refused", "job-failed", "ssh"),
+    # aurekaresearch/OpenDDE#23, bghira/SimpleTuner#2712
+    (OTHERS.format("SequenceNumber=101, ", "[359, 1]", "SequenceNumber=0"), "job-failed", "[359, 1]; rank 2: REDUCE"),
+    # lanl/MPI-Bash#14
+    (
+        "[A-c7-025-01:mpi_rank_24][error_sighandler] Caught error: Segmentation fault (signal 11)",
+        "job-failed",
+        "rank 24",
+    ),
+    # QMCPACK/qmcpack#1158, ayaka14732/llama-2-jax#20, NVIDIA/nccl#1710, deepseek-ai/DeepEP#223
+    ("MPIDI_NM_mpi_init_hook(689): OFI addrinfo() failed (ofi_init.h:689:No data available)", "job-failed", "fi_info"),
+    ("DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out tasks", "hang", "PjRT_Client"),
+    (f"{NCCL}NET/IB : Got completion from peer 10.1.3.201<33057> with status=9 opcode=0", "job-failed", "(9)"),
+    (
+        "ibrc.cpp:nvshmemt_init:1851: neither nv_peer_mem, or nvidia_peermem detected.",
+        "job-failed",
+        "load nvidia-peermem",
+    ),
+    # Lightning-AI/pytorch-lightning#14986
+    (f"{NCCL}Bootstrap Root : rank 1 of 8 ranks has already checked in", "job-failed", "WORLD_SIZE"),
+    # jbornschein/mpi4py-examples#11, ofiwg/libfabric#9286, NVIDIA/nccl#1518, urchade/GLiNER#165
+    ("  Message:    connect() to 169.254.140.13:1026 failed", "job-failed", "169.254.140.13:1026"),
+    ("MPICH suspects a hang due to completion queue exhaustion.", "job-failed", "FI_CXI_DEFAULT_CQ_SIZE"),
+    ("[1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'", "job-failed", "NCCL_SHM_DISABLE"),
+    ("Parameter indices which did not receive grad for rank 1: 0 1 2", "job-failed", "rank 1"),
+    ("[rank6]:[E] [Rank 6] Some NCCL operations have failed or timed out.", "hang", "rank 6"),
+    # NVIDIA/open-gpu-kernel-modules#1150, rwth-i6/returnn#1486, ROCm/legacy-rocm-build#4021
+    ("NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 1 caused by previous Xid 149", "job-failed", "149"),
+    ("Unable to determine the device handle for GPU0000:03:00.0: Unknown Error", "job-failed", "GPU0000:03:00.0"),
+    ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "dcgmi"),
+    ("NVRM: Xid (PCI:0000:dc:00): 31, pid=18, name=python3", "job-failed", "compute-sanitizer"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
 
@@ -191,18 +225,9 @@ SAMPLES: Final = (
         "EADDRINUSE",
     ),
     (
-        "Failed to recv, got 0 bytes",
-        "recvValue failed",
-        "TCPStore server has shut down too early",
-        "store->get(key) got error: Connection reset by peer",
-        "store->get(key) got error: Broken pipe",
-    ),
-    (
-        "store->get('0') got error",
-        "wait timeout after 9ms, keys: /0",
-        "Timeout waiting for key: 0",
-        "RuntimeError: Socket Timeout",
-        "DistStoreError: Socket Timeout",
+        "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
+        "Barrier timed out. Id: [Init]Wait_for_all::0. This",
+        "DEADLINE_EXCEEDED: Deadline Exceeded",
     ),
     (
         "RendezvousTimeoutError",
@@ -210,9 +235,21 @@ SAMPLES: Final = (
         "Rendezvous timed out",
         "The rendezvous has failed",
     ),
-    ("missing ranks: 1", "Missing ranks: [1, 3]", "Stalled ops: a", "Stalled tensors: a", "Stalled ranks: 1"),
+    (
+        "missing ranks: 1",
+        "Missing ranks: [1, 3]",
+        "Stalled ops: a",
+        "Stalled tensors: a",
+        "Stalled ranks: 1",
+        "submitted to be reduced, gathered or broadcasted by subset of ranks",
+    ),
     ("Heartbeat monitor timed out", "watchdog got stuck for 9 seconds", "watchdog thread got stuck for 9 seconds"),
     ("Test timeout",),
+    (
+        "mismatch in rank count",
+        "Bootstrap Root : rank 1 of 8 ranks has already checked in",
+        "Invalid rank requested : 2/2",
+    ),
     ("No socket interface found", "no socket interface found"),
     (
         "Connect to 10.0.0.1<9> failed : Connection refused",
@@ -221,11 +258,29 @@ SAMPLES: Final = (
         "connect to 10.0.0.1<9> returned 101(Network is unreachable",
         "Connect to 10.0.0.1<9> failed : Software caused connection abort",
     ),
-    ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
     ("NET/OFI Couldn't open AV", "NET/OFI Unable to", "NET/OFI Failed", "NET/OFI UNDELIVERABLE", "NET/OFI error"),
-    ("Message truncated : received 9 bytes instead of 8", "Mismatched collective", "mismatch in rank count"),
+    (
+        OTHERS.format("SequenceNumber=0, ", "[4]", "SequenceNumber=0"),
+        OTHERS.format("", "[]", ""),
+        OTHERS.replace("CollectiveFingerPrint({}OpType=REDUCE)", "REDUCE").format("", "[4]"),
+    ),
+    (
+        "did not receive grad for rank 1",
+        "Expected to have finished reduction in the prior iteration",
+    ),
+    (
+        "Message truncated : received 9 bytes instead of 8",
+        "Mismatched collective",
+        "local size 496640 remote size 65536",
+    ),
+    ("OFI addrinfo() failed", "OFI fi_getinfo() failed"),
     ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
-    ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "Call to ibv_reg_mr failed"),
+    (
+        "Call to ibv_create_cq failed",
+        "Call to ibv_alloc_pd failed",
+        "Call to ibv_reg_mr failed",
+        "neither nv_peer_mem, or nvidia_peermem detected",
+    ),
     (
         "async event : port error",
         "Async fatal event on device : device fatal",
@@ -247,7 +302,19 @@ SAMPLES: Final = (
     ("system not yet initialized",),
     (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
     (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
+    ("peer access is not supported", "peer mapping resources exhausted"),
     ("Attribute arch of node cpu not found",),
+    (
+        "uncorrectable ECC error",
+        "uncorrectable NVLink error",
+        "Xid (PCI:0000:4b:00): 79",
+        "previous Xid 149",
+        "fallen off the bus",
+        "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
+        "device handle for GPU 0000:03:00.0: GPU is lost",
+        "returned NV_ERR_RESET_REQUIRED",
+        "HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",
+    ),
     (
         "invalid device ordinal",
         "no CUDA-capable device is detected",
@@ -255,6 +322,7 @@ SAMPLES: Final = (
         "Cuda failure 3 'initialization error'",
         "from cudaGetDeviceCount(). Error 3: initialization error",
         "HIP error: initialization error",
+        "'CUDA-capable device(s) is/are busy or unavailable'",
     ),
     ("undefined symbol: ncclCommRegister",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
@@ -269,12 +337,12 @@ SAMPLES: Final = (
         "Cuda failure 'device kernel image is invalid'",
     ),
     ("CUDA out of memory", "HIP out of memory", "Cuda failure 'out of memory'", "cuda failure 2 'out of memory'"),
-    ("an illegal memory access", "device-side assert", "CUDA error: unspecified launch failure", "misaligned address"),
     (
-        "uncorrectable ECC error",
-        "uncorrectable NVLink error",
-        "Xid (PCI:0000:4b:00): 79",
-        "GPU has fallen off the bus",
+        "an illegal memory access",
+        "device-side assert",
+        "CUDA error: unspecified launch failure",
+        "misaligned address",
+        "Xid (PCI:0000:4b:00): 31",
     ),
     (
         "exitcode: -9",
@@ -285,8 +353,13 @@ SAMPLES: Final = (
         "Out of memory: Killed",
         "out of memory: Killed",
         "oom-kill",
+        "oom_kill",
+        "OOMKilled",
+        "task 0: Out Of Memory",
+        "tasks 0-3,5: Out Of Memory",
     ),
     ("exitcode: -7", "(exitcode: -7)", "Signal 7", "signal 7", "Bus error"),
+    ("Got completion from peer with status=9", "Got completion with error 10", "event : local access violation"),
     (
         "Got completion with error 12",
         "Got completion from peer with status=5",
@@ -301,18 +374,39 @@ SAMPLES: Final = (
         "Temporary failure in name resolution",
         "No address associated with hostname",
         "no address associated with hostname",
+        "nslookup: can't resolve 'master-0'",
+        "Could not resolve hostname master-0: x",
+    ),
+    ("MPICH suspects a hang due to completion queue exhaustion",),
+    (
+        "Failed to recv, got 0 bytes",
+        "recvValue failed",
+        "TCPStore server has shut down too early",
+        "store->get(key) got error: Connection reset by peer",
+        "store->get(key) got error: Broken pipe",
+    ),
+    (
+        "store->get('0') got error",
+        "wait timeout after 9ms, keys: /0",
+        "Timeout waiting for key: 0",
+        "RuntimeError: Socket Timeout",
+        "DistStoreError: Socket Timeout",
+        "remote=[node-0]:20000) timed out",
     ),
     (
         "ncclRemoteError",
         "remote process exited or there was a network error",
         "Connection closed by remote peer",
+        "OFI poll failed (x.c:1: UNDELIVERABLE)",
     ),
+    ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",),
     (
         "creating shared memory segment",
         "attaching to shared memory segment",
         "posix_fallocate failed",
         "failed to extend /dev/shm",
     ),
+    ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
     ("unhandled system error", "ncclSystemError"),
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
@@ -322,8 +416,12 @@ SAMPLES: Final = (
         "ncclInvalidArgument",
         "invalid argument, NCCL version",
     ),
-    ("Signal: Segmentation fault", "exited on signal 11", "exitcode: -11"),
-    ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
+    ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11"),
+    (
+        "unable to complete a TCP connection",
+        "  Message:    connect() to 169.254.140.13:1026 failed",
+        "Open MPI failed to TCP connect",
+    ),
     ("Not enough slots available", "not enough slots available"),
     (
         "ORTE was unable to",
@@ -334,7 +432,6 @@ SAMPLES: Final = (
         "Permission denied (publickey",
         "ssh: connect to host",
         "ssh exited with exit code 255",
-        "unable to complete a TCP connection",
         "could not access or execute an executable",
     ),
     ("error while loading shared libraries: libmpi.so.40:",),
@@ -349,9 +446,14 @@ SAMPLES: Final = (
     ),
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
-    ("peer access is not supported", "peer mapping resources exhausted"),
     ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
     ("Invalid value when checking the pattern",),
+    (
+        "Watchdog caught collective operation timeout",
+        "due to a collective timeout",
+        "Some NCCL operations have failed or timed out",
+    ),
+    ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""
 
@@ -525,10 +627,12 @@ def test_a_training_log_that_ends_in_a_failure_says_it(tmp_path: Path) -> None:
     [
         "ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
         "p2p.cc:944 NCCL WARN rank 0 failed to IPC register userbuff 0x7f",
+        "transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
+        "transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 Got async event : GID table change",
     ],
 )
 def test_a_warning_after_which_jobs_go_on_is_no_failure(warning: str, tmp_path: Path) -> None:
-    """vllm-project/vllm#19204, NVIDIA/nccl#1684."""
+    """vllm-project/vllm#19204, NVIDIA/nccl#1684, #1819, deepspeedai/DeepSpeedExamples#310."""
     assert refused(tmp_path, f"node1:12:12 [0] {warning}\n{INFO}Connected all rings\n").code == "messages"
 
 
@@ -545,6 +649,68 @@ def test_the_call_that_failed_says_more_than_the_errors_that_follow_from_it(tmp_
         refused(tmp_path, f"{NCCL}Attribute arch of node cpu not found\nTest NCCL failure 'internal error - ...'\n")
     )
     assert "Error: NCCL WARN Attribute arch" in text
+
+
+def test_the_hosts_that_print_a_failure_are_named(tmp_path: Path) -> None:
+    """openucx/ucx#5199, brain-score/vision#950; pytorch/ci-infra#490."""
+    full = "[{0}:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB\n"
+    assert ", on host-a, host-b" in refused(tmp_path, full.format("host-b") + full.format("host-a")).answer
+    assert ", on node107" in refused(tmp_path, "srun: error: node107: task 0: Out Of Memory\n").answer
+    assert ", on 12" not in refused(tmp_path, "12:30:45 CUDA out of memory\n").answer
+    assert ", on node1" in refused(tmp_path, f"{NCCL}failed to extend /dev/shm/nccl-WU to 9 bytes\n").answer
+
+
+def test_a_cause_comes_before_what_follows_from_it(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#185, llm-d/llm-d#352, ray-project/ray_lightning#24, each in parts."""
+    follows = f"{NCCL}[Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 2\n"
+    shared = f"{NCCL}Error while creating shared memory segment /dev/shm/nccl-E (size 33030528)\n"
+    first = f"{NCCL}Call to ibv_modify_qp failed with error Network is unreachable\n"
+    for cause, word in ((first, "NCCL_IB_GID_INDEX"), (shared, "--shm-size")):
+        assert word in str(refused(tmp_path, follows + cause))
+    peers = (
+        "n1:1:2 [0] p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported between\n"
+    )
+    assert "topo -p2p r" in str(refused(tmp_path, f"{IN_NCCL}unhandled cuda error, NCCL version 2.7.8\n{peers}"))
+    grads = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+    summary = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    assert "find_unused_parameters" in str(refused(tmp_path, f"{IN_NCCL}remote process exited or\n{grads}{summary}"))
+    timeout = "[E] [Rank 0] Some NCCL operations have failed or timed out.\n"
+    limit = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-04-01T10:20:33 DUE TO NODE FAILURE ***\n"
+    assert "Slurm ended it" in refused(tmp_path, f"{timeout}{limit}").answer
+    away = f"{NCCL}Net : Connect to 192.168.1.9<54263> failed : No route to host\n"  # NVIDIA/nccl#1105
+    assert "192.168.1.9" in refused(tmp_path, f"RuntimeError: Socket Timeout\n{away}").answer
+    flushed = f"{NCCL}NET/IB : Got completion from peer 10.0.0.2<9> with status=5 opcode=0\n"
+    assert "(9)" in refused(tmp_path, f"{flushed}{flushed.replace('=5', '=9')}").answer
+    busy = "'CUDA-capable device(s) is/are busy or unavailable'\n"  # scitix/sichek#51
+    assert "reset" in str(refused(tmp_path, f"{busy}NVRM: Reset required [NV_ERR_RESET_REQUIRED] (0x62) returned\n"))
+
+
+def test_a_line_that_names_what_failed_comes_before_one_that_does_not(tmp_path: Path) -> None:
+    """horovod/horovod#1012, in parts."""
+    text = "W ops.cc:588] tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are\n"
+    assert (
+        "missing ranks: 1"
+        in refused(tmp_path, f"{text}Stalled ops:HorovodBroadcast_dense_1_bias_0 [missing ranks: 1]\n").answer
+    )
+
+
+def test_a_call_below_the_failure_is_not_the_one_that_failed(tmp_path: Path) -> None:
+    """tatsu-lab/stanford_alpaca#207: an answer in the thread quotes a call."""
+    error = f"{IN_NCCL}remote process exited or there was a network error, NCCL version 2.14.3\n"
+    call = "torch.distributed.init_process_group(backend='nccl')\n"
+    assert "in init_process_group" in refused(tmp_path, call + error).answer
+    assert "in init_process_group" not in refused(tmp_path, error + call).answer
+
+
+def test_the_rank_in_a_prefix_that_all_lines_have_is_kept(tmp_path: Path) -> None:
+    """PKU-YuanGroup/UniWorld#46, in parts."""
+    lines = "".join(
+        f"[rank6]:[E624 04:14:29.22{number} ProcessGroupNCCL.cpp:684] [Rank 6] {text}\n"
+        for number, text in enumerate(
+            ("Some NCCL operations have failed or timed out.", "To avoid data inconsistency, we end.", "Process group")
+        )
+    )
+    assert "(line 1), on rank 6" in refused(tmp_path, lines).answer
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,27 @@ def test_a_line_that_a_terminal_broke_is_read() -> None:
     assert said(*broken) == said(*whole)
     state = STATES[0].format(3, 2070, 2082, 2069)
     assert "rank 3 in work 2070" in said(f"[rank3]:{state[:60]}\n", state[60:])
+
+
+@pytest.mark.parametrize(
+    ("op", "elements", "result", "absent"),
+    [
+        ("_REDUCE_SCATTER_BASE", 3_121_908_768, 32_519_883, "92 of the 96 ranks"),
+        ("_ALLGATHER_BASE", 32_519_883, 3_121_908_768, "92 of the 96 ranks"),
+        ("ALLREDUCE", 4_096, 4_096, ""),
+    ],
+)
+def test_ranks_of_a_group_that_are_not_in_the_log_are_counted(op: str, elements: int, result: int, absent: str) -> None:
+    """NVIDIA/nccl#1111: the elements of a rank and of all ranks say how many there are."""
+    lines = [
+        timeout(rank, 1_559, op, elements).replace(f"NumelOut={elements}", f"NumelOut={result}")
+        for rank in range(64, 68)
+    ]
+    assert absent in said(*lines)
+    assert ("of the" in said(*lines)) == bool(absent)
+
+
+def test_the_watchdog_of_another_library_is_read() -> None:
+    """vllm-project/vllm-ascend#382."""
+    text = said(*(timeout(rank, 196, elements=None).replace("WorkNCCL", "WorkHCCL") for rank in range(2)))
+    assert "ranks 0, 1 in work 196, ALLREDUCE" in text

@@ -34,7 +34,10 @@ _WEAK: Final = re.compile(
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
-_GOES_ON: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*failed to IPC register userbuff")
+_GOES_ON: Final = re.compile(
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*(?:failed to IPC register userbuff"
+    r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
+)
 """Warnings of NCCL after which jobs run as well."""
 _FATAL: Final = ("placeholder", "no-header", "list-cut", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
@@ -298,7 +301,8 @@ class Draft:
             error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
             error.follows = 2
             raise error
-        why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
+        lacks = "no line has the columns that busbw reads there (docs/logs.md)"
+        why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
         raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
 

@@ -348,8 +348,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     try:
         return _read(name, file, reader, pasted)
     except LogError as error:
-        if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE and _has_failure(file, pasted):
-            _read(name, file, _FAILURE, pasted)
+        if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
+            is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
+            _read_messages(name, file, pasted, (_FAILURE, _MESSAGES) if is_sentence else (_FAILURE,))
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
@@ -369,12 +370,21 @@ _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-heade
 """Codes of errors that say only that there is no result."""
 
 
-def _has_failure(file: IO[bytes], pasted: paste.Paste) -> bool:
-    """Whether the beginning or the end of a file has a message with which jobs fail."""
+def _read_messages(name: str, file: IO[bytes], pasted: paste.Paste, readers: Iterable[Reader]) -> None:
+    """Read with those ``readers`` of messages whose sign is in the beginning or the end of a file. Raises LogError with
+    what they say; nothing if that is little.
+    """
     file.seek(0)
     head = file.read(HEAD_BYTES)
     file.seek(max(len(head), file.seek(0, SEEK_END) - HEAD_BYTES))
-    return _FAILURE.sign.search(_unpasted(pasted, head + file.read(HEAD_BYTES))) is not None
+    ends = _unpasted(pasted, head + file.read(HEAD_BYTES))
+    for reader in readers:
+        try:
+            if reader.sign.search(ends) is not None:
+                _read(name, file, reader, pasted)
+        except LogError as error:
+            if error.code != "no-results":
+                raise
 
 
 def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
@@ -413,8 +423,9 @@ def _remedies(draft: Draft, lines: Iterable[str]) -> Iterator[str]:
     """The ``lines``, of which the first that names a variable which helped is noted."""
     for number, line in enumerate(lines, 1):
         draft.progress.hear(number, line[:_LONGEST_SENTENCE])
-        if "=" in line and len(line) < _LONGEST_SENTENCE and (text := nccl_info.remedy(line)) is not None:
-            draft.note(nccl_info.REMEDY, number, text)
+        if "=" in line and len(line) < _LONGEST_SENTENCE and (variable := nccl_info.remedy(line)) is not None:
+            draft.note(nccl_info.REMEDY, number, f"the text says that {variable} helped")
+            draft.progress.helped = draft.progress.helped or variable
         yield line
 
 

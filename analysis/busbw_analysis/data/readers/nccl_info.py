@@ -116,7 +116,7 @@ KINDS: Final = (
     Evidence(
         "shm-full",
         re.compile(r"WARN (?:.*[Ss]hared memory segment|.*failed to extend /dev/shm|.*/dev/shm/.*(?:space|size))"),
-        "shared memory of a host is too small (/dev/shm)",
+        "NCCL gets no segment of shared memory (/dev/shm)",
     ),
     Evidence(
         "no-fabric",
@@ -139,6 +139,11 @@ KINDS: Final = (
             r"GPU Direct RDMA Disabled for HCA|via NET/(?!Socket)[\w ]+/\d+(?:\(\d+\))?(?:/Shared)?\s*$|PXN \d GDR 0"
         ),
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
+    ),
+    Evidence(
+        "gdr-off",
+        re.compile(r"GPU Direct RDMA Disabled for (GPU \w+) / (HCA \d+) \(distance (\d+) > (\d+)\)"),
+        "data between {} and {} go through host memory (distance {} > {})",
     ),
     Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),
     Evidence("nics-chosen", _variable("NCCL_IB_HCA", _ONE_NIC), "{}={} leaves NCCL one NIC"),
@@ -184,8 +189,8 @@ _DOUBTED: Final = re.compile(
 
 
 def remedy(text: str) -> str | None:
-    """What a sentence of a paste says of a variable that helped: the one of a clause that names success. None if there
-    is no such clause or several, or a doubt in it, or a failure up to the next clause with a variable.
+    """The variable that helped, with its value, as a sentence of a paste says: the one of a clause that names success.
+    None if there is no such clause or several, or a doubt in it, or a failure up to the next clause with a variable.
     """
     if _DENIED.search(text):
         return None
@@ -200,7 +205,7 @@ def remedy(text: str) -> str | None:
         last = match[1] if match is not None and count == 1 and _HELPED.search(clause) else None
         if last is not None and not _DOUBTED.search(clause) and not _FAILED.search(clause):
             helped.add(last)
-    return f"the text says that {helped.pop()} helped" if len(helped) == 1 else None
+    return helped.pop() if len(helped) == 1 else None
 
 
 _SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")

@@ -392,7 +392,7 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
 
 def _beginning(lines: Sequence[str]) -> re.Pattern[str] | None:
     """The same characters before nearly all lines, up to a sign; None if there are none. The key of an object, the
-    name of a number and what lspci prints before the state of a link are part of the log.
+    name of a number, a rank and what lspci prints before the state of a link are part of the log.
     """
     first = lines[len(lines) // 2] if len(lines) >= _FEWEST_ALIKE else ""
     if first.lstrip()[:1] == "{" or "LnkSta:" in first or len(_STATED.findall(first)) >= _NUMBERS:
@@ -402,7 +402,7 @@ def _beginning(lines: Sequence[str]) -> re.Pattern[str] | None:
     for end in reversed(ends):
         beginning = first[:end].rstrip()
         alike = sum(text.startswith(beginning) for text in lines)
-        if '"' not in beginning and alike >= _NEARLY_ALL * len(lines):
+        if '"' not in beginning and "[rank" not in beginning and alike >= _NEARLY_ALL * len(lines):
             return re.compile(re.escape(beginning) + r"\s?")
     return None
 

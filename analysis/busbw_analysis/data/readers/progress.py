@@ -68,6 +68,21 @@ HANG: Final = Phase(
     "run it again with NCCL_DEBUG=INFO, and compare the last lines of all ranks",
 )
 """Of which a text says only that there is one."""
+HELPING: Final = {
+    "NCCL_P2P_DISABLE=1": (
+        "GPUs whose peer access hangs (an IOMMU or ACS of PCI Express, the driver)",
+        "turn the IOMMU (iommu=pt) and ACS off; with NCCL_P2P_DISABLE=1 data go through the host, at a lower rate",
+    ),
+    "NCCL_IB_DISABLE=1": (
+        "a NIC that does not answer (GID index, MTU, VLAN, cable)",
+        "check with ib_write_bw between the two ports (show_gids, ibstat); NCCL_IB_DISABLE=1 leaves slow sockets",
+    ),
+    "NCCL_SHM_DISABLE=1": (
+        "shared memory of the host or container that is full",
+        "give it more (docker run --shm-size, --ipc=host), and look at df /dev/shm",
+    ),
+}
+"""For a variable that ends a hang, as the text says: the cause that this shows, and what to do."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
 _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
 _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
@@ -75,7 +90,10 @@ _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .
 _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .*)?Init (START|COMPLETE)")
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
-_PRINTING: Final = re.compile(r"([\w.<>-]{1,255}):\d+:\d+ ")
+_PRINTING: Final = re.compile(
+    r"(?!\d\d?:\d\d:\d\d )\[?([\w.<>-]{1,255}):\d+:\d+(?::\d+\])? |srun: error: ([\w.-]{1,255}): tasks? \d"
+)
+"""A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
     r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
@@ -194,22 +212,11 @@ FAILURES: Final = (
         "give another port (--master-port), or end that process (ss -ltnp)",
     ),
     Failure(
-        r"(Failed to recv, got 0 bytes|recvValue failed|"
-        r"TCPStore server has shut down too early)"
-        r"|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
-        "",
-        "the store of rank 0 is gone ({})",
-        "rank 0 ended, by an error of its own or because it was done before the others",
-        "look at the end of the log of rank 0",
-        follows=True,
-    ),
-    Failure(
-        r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
-        r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)",
+        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
         _MEET,
-        "a rank waited in vain for what another one should have stored ({})",
-        "that rank failed, is late (data, compilation), or never made this group or call",
-        _EARLIEST,
+        "tasks of JAX did not come to a barrier ({})",
+        _NOT_STARTED,
+        "look at the logs of the tasks that the next lines name; start all of them with the same coordinator_address",
         waits=True,
     ),
     Failure(
@@ -221,9 +228,10 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"[Mm]issing ranks: ?\[?(\d[\d, ]{0,200})|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
+        r"([Mm]issing ranks: ?\[?\d[\d, ]{0,200})"
+        r"|reduced, gathered or broadcasted by subset of ranks|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
         _CALL,
-        "some ranks do not make the call: {}",
+        "some ranks do not make the call ({})",
         "late data, an exception, another call than that of the others",
         "look at the log of these ranks",
         waits=True,
@@ -245,6 +253,14 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"(rank \d{1,7} of \d{1,7} ranks has already checked in|Invalid rank requested ?: \d{1,7}/\d{1,7}"
+        r"|mismatch in rank count)",
+        _MEET,
+        "ranks are not numbered as one job ({})",
+        "every host numbers its ranks from 0, two jobs meet at one address, another WORLD_SIZE or number of processes",
+        "print RANK, WORLD_SIZE and MASTER_ADDR in every process (torchrun: --nnodes and --node-rank)",
+    ),
+    Failure(
         r"(?:No|no) socket interface found",
         _MEET,
         "NCCL has no network interface",
@@ -261,13 +277,6 @@ FAILURES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and open its ports",
     ),
     Failure(
-        r"Proxy Call to rank (\d{1,7}) failed|Failed to execute operation (\w+ from rank \d{1,7})",
-        _CONNECT,
-        "NCCL could not connect ({})",
-        "that rank ended, or its NIC or shared memory is not reached",
-        "look at its log, " + _WARN,
-    ),
-    Failure(
         r"NET/OFI (?!Using|Selected|Setting|Running)"
         r"(.{0,99}(?:[Cc]ouldn't|Unable to|[Ff]ail|UNDELIVERABLE|[Ee]rror\b).{0,99})",
         _CONNECT,
@@ -276,11 +285,35 @@ FAILURES: Final = (
         "run fi_info -p efa (or cxi) and fi_pingpong between the hosts",
     ),
     Failure(
-        r"Message truncated ?: (received \d+ bytes instead of \d+)|(Mismatched collective)|(mismatch in rank count)",
+        r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?OpType="
+        r"(\w+(?:, TensorShape=\[[\d, ]{0,99}\])?).{0,999}?but Rank (\d{1,7}) is running collective: "
+        r"(?:CollectiveFingerPrint\((?:SequenceNumber=\d+,? ?)?OpType=)?(\w+(?:, TensorShape=\[[\d, ]{0,99}\])?)",
+        _CALL,
+        "ranks make other calls than the others (rank {}: {}; rank {}: {})",
+        "branches or data that differ between ranks, shapes that do not divide evenly, a rank that skipped a call",
+        "compare what these two ranks do before that call",
+    ),
+    Failure(
+        r"did not receive grad for (rank \d{1,7})|Expected to have finished reduction in the prior iteration",
+        _CALL,
+        "DistributedDataParallel lacks gradients of some parameters ({})",
+        "parts of the model that the loss does not use, in all steps or on some ranks",
+        "find_unused_parameters=True, or leave these parameters out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
+    ),
+    Failure(
+        r"Message truncated ?: (received \d+ bytes instead of \d+)|(Mismatched collective)"
+        r"|(local size \d+ remote size \d+)",
         "",
         "ranks make other calls than the others ({})",
         "other numbers of ranks, calls or versions of NCCL on some of them",
         "compare the versions of NCCL and the numbers of ranks of all hosts and containers",
+    ),
+    Failure(
+        r"OFI (?:addrinfo|fi_getinfo)\(\) failed",
+        _MEET,
+        "libfabric has no network that MPI can use",
+        "FI_PROVIDER or I_MPI_OFI_PROVIDER names one that this host lacks, a container without the NIC's driver",
+        "fi_info lists those that there are; unset these variables, or try FI_PROVIDER=tcp",
     ),
     Failure(
         r"(?:Call to (ibv_modify_qp) failed|Failed to (modify QP)\b|Unable to (Connect the HCA))",
@@ -291,7 +324,7 @@ FAILURES: Final = (
         "check the two with ib_write_bw (show_gids, ibstat); try NCCL_IB_GID_INDEX=3, NCCL_CROSS_NIC=0, NCCL_IB_HCA",
     ),
     Failure(
-        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
+        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed|neither nv_peer_mem, or (nvidia_peermem) detected",
         _CONNECT,
         "a NIC gets no memory ({})",
         "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
@@ -356,6 +389,13 @@ FAILURES: Final = (
         "NCCL_P2P_DISABLE=1 does without; turn the IOMMU off (iommu=pt), and let containers see all GPUs of the host",
     ),
     Failure(
+        r"(peer access is not supported|peer mapping resources exhausted)",
+        _CONNECT,
+        "GPUs do not reach each other's memory ({})",
+        "models without peer access, an IOMMU or ACS between them, or more than eight peers",
+        "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
+    ),
+    Failure(
         r"Attribute (\w+ of node \w+) not found",
         _MEET,
         "the description of the topology lacks {}",
@@ -363,11 +403,22 @@ FAILURES: Final = (
         "unset NCCL_TOPO_FILE, or update the plugin (aws-ofi-nccl) and NCCL",
     ),
     Failure(
-        r"'?(invalid device ordinal|no CUDA-capable device is detected)"
+        r"(uncorrectable (?:ECC|NVLink) error|previous Xid \d{1,3}|Xid \(PCI:[^)]{1,40}\): (?!(?:13|31|43|45)\b)\d{1,3}"
+        r"|fallen off the bus|NV_ERR_RESET_REQUIRED)|device handle for (GPU ?[\w:.]{1,30}?): (?:Unknown|GPU is lost)"
+        r"|HW Exception by GPU .{0,99}?(GPU Hang)",
+        "",
+        "a GPU or its link is broken ({})",
+        "memory, NVLink or slot of that GPU",
+        "drain the host, check the GPU (dmesg, nvidia-smi -q, dcgmi diag -r 3), and reset it",
+    ),
+    Failure(
+        r"'?(invalid device ordinal|CUDA-capable device\(s\) is/are busy or unavailable"
+        r"|no CUDA-capable device is detected)"
         r"|(?:CUDA|[Cc]uda|HIP).{0,200}?(initialization error)",
         "",
         "CUDA does not give a rank its GPU ({})",
-        "more ranks than GPUs, CUDA_VISIBLE_DEVICES, a container without GPUs (--gpus all), a process that was forked",
+        "more ranks than GPUs, CUDA_VISIBLE_DEVICES, a container without GPUs (--gpus all), a process that was forked, "
+        "a GPU that another process holds alone",
         "compare nvidia-smi -L there with the ranks of each host",
     ),
     Failure(
@@ -409,28 +460,24 @@ FAILURES: Final = (
         "use an NCCL for the CUDA and GPU here (ldd names the one that is loaded), or a newer driver",
     ),
     Failure(
-        r"((?:CUDA|HIP) out of memory|[Cc]uda failure (?:\d+ )?'out of memory')",
+        r"((?:CUDA|HIP) out of memory(?:\. Tried to allocate [\d.]{1,20} [KMGT]iB)?(?:\. GPU \d+)?"
+        r"|[Cc]uda failure (?:\d+ )?'out of memory')",
         "",
         "a GPU is full ({})",
         "other processes on it (nvidia-smi), or too large a batch or size",
         "free it, or use smaller sizes",
     ),
     Failure(
-        r"(an illegal memory access|device-side assert|unspecified launch failure|misaligned address)",
+        r"(an illegal memory access|device-side assert|unspecified launch failure|misaligned address"
+        r"|Xid \(PCI:[^)]{1,40}\): (?:13|31|43|45)\b)",
         "",
         "a kernel failed before ({})",
         "an error of the program; NCCL only reports it",
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(uncorrectable (?:ECC|NVLink) error|Xid \(PCI:[^)]{1,40}\): \d{1,3}|GPU has fallen off the bus)",
-        "",
-        "a GPU or its link is broken ({})",
-        "memory, NVLink or slot of that GPU",
-        "drain the host, and check the GPU (nvidia-smi -q, dcgmi diag -r 3)",
-    ),
-    Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b|[Oo]ut of memory: Killed|oom-kill",
+        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b"
+        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
@@ -444,6 +491,13 @@ FAILURES: Final = (
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
+        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)",
+        _CALL,
+        "a NIC refuses the memory of a request ({})",
+        "GPUDirect RDMA through an IOMMU or ACS, other versions of NCCL or of firmware on the two hosts",
+        "try NCCL_NET_GDR_LEVEL=LOC and NCCL_IB_PCI_RELAXED_ORDERING=0, and compare the versions of the hosts",
+    ),
+    Failure(
         r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
         r"|[Tt]ransport retry count(?:er)? exceeded|IBV_WC_RETRY_EXC",
         _CALL,
@@ -454,14 +508,43 @@ FAILURES: Final = (
     Failure(
         # torch goes on after a line with "gai error", to IPv4 or to the next attempt.
         r"(?<!gai error: -\d - )"
-        r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname)",
+        r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname"
+        r")|[Cc](?:an't resolve '|ould not resolve host(?:name)?:? )([\w.-]{1,255})",
         _MEET,
         "the name of a host is not known ({})",
         "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
         "ask for it on all hosts (getent hosts NAME), or give an address",
     ),
     Failure(
-        r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer",
+        r"completion queue exhaustion",
+        _CALL,
+        "the completion queue of a NIC of Slingshot is full",
+        "more messages under way at once than it has places",
+        "set FI_CXI_DEFAULT_CQ_SIZE=131072, or FI_CXI_RX_MATCH_MODE=hybrid",
+    ),
+    Failure(
+        r"(Failed to recv, got 0 bytes|recvValue failed|"
+        r"TCPStore server has shut down too early)"
+        r"|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
+        "",
+        "the store of rank 0 is gone ({})",
+        "rank 0 ended, by an error of its own or because it was done before the others",
+        "look at the end of the log of rank 0",
+        follows=True,
+    ),
+    Failure(
+        r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
+        r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)"
+        r"|remote=(\S{1,255})\) timed out",
+        _MEET,
+        "a rank waited in vain for what another one should have stored ({})",
+        "that rank failed, is late (data, compilation), or never made this group or call",
+        _EARLIEST,
+        waits=True,
+    ),
+    Failure(
+        r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer"
+        r"|OFI poll failed",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -469,11 +552,25 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
+        r"shmutils\.cc:\d+ NCCL WARN (Cuda failure .{1,99})",
+        _CONNECT,
+        "a GPU cannot use the shared memory of the host ({})",
+        "too little locked memory, a driver or virtual machine that does not map it",
+        "NCCL_SHM_DISABLE=1 does without; set ulimit -l unlimited, and try a newer driver",
+    ),
+    Failure(
         r"(?:creating|attaching to) shared memory segment|posix_fallocate failed|failed to extend /dev/shm",
         _CONNECT,
-        "the shared memory of a host or container is full",
+        "NCCL gets no shared memory of the host or container",
         "a container has 64 MB of /dev/shm unless it is given more, or files of earlier jobs are left there",
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes), and look at df /dev/shm",
+    ),
+    Failure(
+        r"Proxy Call to rank (\d{1,7}) failed|Failed to execute operation (\w+ from rank \d{1,7})",
+        _CONNECT,
+        "NCCL could not connect ({})",
+        "that rank ended, or its NIC or shared memory is not reached",
+        "look at its log, " + _WARN,
     ),
     Failure(
         r"unhandled system error|ncclSystemError",
@@ -506,19 +603,19 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"Signal: (Segmentation fault)|exited on signal 11|exitcode ?: -11",
+        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11",
         "",
         "a process crashed (segmentation fault)",
         "libraries of other versions, a plugin of NCCL or UCX, a GPU without driver",
         "run it without plugins (NCCL_NET_PLUGIN=none), or look at the core file (gdb, bt)",
     ),
     Failure(
-        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
+        r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection",
         "",
-        "a rank of torchrun ended with an error",
-        "an exception of the program",
-        "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
-        follows=True,
+        "Open MPI does not reach another host over TCP ({})",
+        "an interface that the others do not have (docker0, 169.254.x.x), a firewall",
+        "give the network that all hosts have: mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include "
+        "10.0.0.0/24",
     ),
     Failure(
         r"[Nn]ot enough slots available",
@@ -530,7 +627,7 @@ FAILURES: Final = (
     Failure(
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
         r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
-        r"|unable to complete a TCP connection|could not access\s+or execute an executable",
+        r"|could not access\s+or execute an executable",
         "the launcher starts ranks",
         "not every rank was started",
         "ssh asks for a password, a host lacks the program, or its path differs there",
@@ -573,13 +670,6 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"(peer access is not supported|peer mapping resources exhausted)",
-        _CONNECT,
-        "GPUs do not reach each other's memory ({})",
-        "models without peer access, an IOMMU or ACS between them, or more than eight peers",
-        "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
-    ),
-    Failure(
         r"DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
         "",
         "Slurm ended it ({})",
@@ -594,6 +684,23 @@ FAILURES: Final = (
         "peer access through an IOMMU or ACS of PCI Express that redirects it, or a broken GPU",
         "turn the IOMMU off (iommu=pt) and ACS, then run dcgmi diag -r 3",
     ),
+    Failure(
+        r"Watchdog caught collective operation timeout|due to a collective timeout|operations have failed or timed out",
+        _CALL,
+        "torch's watchdog ended the job, because a call took too long",
+        "another rank that failed, is late (data, checkpoint) or makes another call",
+        _EARLIEST,
+        waits=True,
+        follows=True,
+    ),
+    Failure(
+        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
+        "",
+        "a rank of torchrun ended with an error",
+        "an exception of the program",
+        "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
+        follows=True,
+    ),
 )
 """The first that a log has is its answer: the one that says most comes first."""
 _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
@@ -603,10 +710,14 @@ _MAY_FAIL: Final = re.compile(
     "|not yet init|MNNVL|IMEX|nvidia-imex|NVLS|nvls.cc|p2p.cc|peer access|ordinal|no CUDA-cap|undefined symbol"
     "|not known|[Nn]o address|not built with|PMI|as root|egmentation|ssh[: ]|[OP]RTE |UCX |losed by|efused|hut down"
     "|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
-    "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
+    "|uplicate GPU|ut of memory|oom[-_]kill|OOMK|Out Of M|already checked"
+    "|remote size|llegal|ligned|device-side|Xid |fallen off|device handle|RESET_REQ|HW Exc|or unavailable"
+    "|exit|Exit code|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
-    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER|rank  "
+    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
+    "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
+    "|receive grad|finished reduction"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())
@@ -629,7 +740,7 @@ def may_fail(text: str) -> bool:
 
 
 _FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
-_PRINTED_BY: Final = re.compile(r"\[(?:default|rank)(\d{1,7})\]:")
+_PRINTED_BY: Final = re.compile(r"(?:\[(?:default|rank)(?=\d+\]:)|:mpi_rank_)(\d{1,7})\]")
 _CALLER: Final = re.compile(
     r"\b(?:dist|distributed|c10d|torch\.distributed|comm)(?:\.|::)(?:ProcessGroup\w{1,9}::)?"
     r"(init_process_group|new_group|_verify_params_across_processes|(?:monitored_)?barrier|broadcast\w*|(?:all_?)?reduce\w*"
@@ -645,6 +756,11 @@ def ranks_in_words(ranks: Collection[int]) -> str:
     named = ", ".join(map(str, sorted(ranks)[:_MOST_RANKS]))
     more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}{more}"
+
+
+def _host_of(text: str) -> set[str]:
+    match = _PRINTING.match(text)
+    return set() if match is None else {match[1] or match[2]}
 
 
 class Ending(NamedTuple):
@@ -672,7 +788,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.phase: Phase | None = None
-        self.waits = False
+        self.waits, self.helped = False, ""
+        """Whether ranks waited for others in vain, and the variable with its value that helped, as the text says."""
         self._line, self._text = 0, ""
         self._started, self._complete = set[_Member](), set[_Member]()
         self._hosts, self._ways, self._channels = set[str](), Counter[str](), 0
@@ -683,6 +800,8 @@ class Progress:
         """Of the communicators, the number of ranks and the name of the largest."""
         self._failed: tuple[int, int, str] | None = None
         """Place in ``FAILURES``, line and meaning."""
+        self._is_named, self._at = False, set[str]()
+        """Whether the line names what failed, and the hosts that print it."""
         self._summary, self._first = False, ""
         self._rank, self._call, self._of = "", "", set[int]()
 
@@ -690,13 +809,13 @@ class Progress:
         """The ``lines``, whose rank, as torchrun prints it before them, and calls of collectives are noted."""
         for text in lines:
             self._rank = match[1] if (match := _PRINTED_BY.search(text)) is not None else ""
-            self._call = match[1] if (match := _CALLER.search(text)) is not None else self._call
+            if (match := _CALLER.search(text)) is not None and (self._failed is None or "::" in match[0]):
+                self._call = match[1]
             yield text
 
     def take(self, number: int, message: str) -> None:
         """Note the phase that a message of NCCL begins, the addresses over which ranks meet, and the ways of data."""
-        if (host := _PRINTING.match(message)) is not None:
-            self._hosts.add(host[1])
+        self._hosts |= _host_of(message)
         if (way := _VIA.search(message)) is not None:
             self._ways["/".join(filter(None, way.groups())).removesuffix("/read")] += 1
         elif (channels := _CHANNELS.search(message)) is not None:
@@ -728,7 +847,7 @@ class Progress:
             self._reported = number
 
     def fail(self, number: int, text: str) -> None:
-        """Note what a line says of a failure; of several, what says most, where it comes first."""
+        """Note what a line says of a failure; of several, what says most, where it comes first and names something."""
         if self._summary and (rank := _RANK_OF_TORCHRUN.search(text)) is not None:
             self._first, self._summary = f"; by torchrun, rank {rank[1]} failed first", False
         self._summary = self._summary or _FIRST_OF_TORCHRUN.search(text) is not None
@@ -739,12 +858,15 @@ class Progress:
         place, match = next(found, (known, None))
         if match is None:
             return
-        if self._failed is None or place < self._failed[0]:
-            failure = FAILURES[place]
+        is_first = self._failed is None or place < self._failed[0]
+        if is_first or (not self._is_named and any(match.groups())):
+            failure, self._is_named = FAILURES[place], any(match.groups())
             words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
             self._failed, self.waits = (place, number, words.replace(" ()", "").strip()), failure.waits
-            self._of = set()
+        if is_first:
+            self._of, self._at = set(), set()
         self._of |= {int(self._rank)} if self._rank else set()
+        self._at |= _host_of(text)
 
     def failure(self, *, alone: bool = True) -> Ending | None:
         """The message with which the job failed, its usual causes and what to do; None without one that is known.
@@ -759,21 +881,23 @@ class Progress:
         when = f" while {doing}" if doing else ""
         call = f", in {self._call}" if self._call else ""
         of = f", on {ranks_in_words(self._of)}" if self._of else ""
-        where = f"the job failed{when}{call}: {words} (line {line}){of}{self._first}{self._apart()}"
+        at = f", on {', '.join(sorted(self._at)[:_MOST_RANKS])}" if self._at else ""
+        where = f"the job failed{when}{call}: {words} (line {line}){of}{at}{self._first}{self._apart()}"
         return Ending(where, failure.causes, failure.action, 2 if failure.follows else int(failure.waits))
 
     @property
     def hangs(self) -> bool:
         """Whether something shows a hang: a program of which nothing follows, ranks that did not start or are not
-        ready, addresses of different networks, a person who says it.
+        ready beside others, addresses of different networks, a person who says it.
         """
-        lacks = self._started - self._complete
+        lacks = len(self._started | self._complete) > 1 and self._started - self._complete
         return bool(self._is_reached or lacks or len(self._networks) > 1 or self._reported is not None)
 
     def end(self) -> Ending | None:
         """Where the log ends, who is missing, and the usual causes; None without a message of NCCL that says it."""
+        causes, action = HELPING.get(self.helped, ((self.phase or HANG).causes, (self.phase or HANG).action))
         if self.phase is None and self._reported is not None:
-            return Ending(f"it hangs, as the text says (line {self._reported})", HANG.causes, HANG.action, 1)
+            return Ending(f"it hangs, as the text says (line {self._reported})", causes, action, 1)
         if self.phase is None:
             return None
         ranks, started = self._largest[0], self._in_largest(self._started)
@@ -781,7 +905,7 @@ class Progress:
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {ranks}" if missing else ""
         call = f", {self._call}" if self._call else ""
         where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
-        return Ending(f"{where}{self._apart()}", self.phase.causes, self.phase.action, 1)
+        return Ending(f"{where}{self._apart()}", causes, action, 1)
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Label and text of what the messages of NCCL say of the job and of the ways of its data."""

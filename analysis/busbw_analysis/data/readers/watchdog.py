@@ -1,4 +1,4 @@
-"""Reader of the timeouts of torch's watchdog of NCCL: in which collective a job hangs, and which rank is behind.
+"""Reader of the timeouts of torch's watchdog of NCCL or HCCL: in which collective a job hangs, which rank is behind.
 
 It has no rates, so that a log of it is refused with what it says. Sources: ``WorkNCCL::checkTimeout``,
 ``ProcessGroupNCCL::watchdogHandler`` and ``logPrefix`` in ``ProcessGroupNCCL.cpp`` of pytorch/pytorch, 2.0 to 2.9.
@@ -17,7 +17,7 @@ from busbw_analysis.data.readers.progress import may_fail, ranks_in_words
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
     (
-        rf"{TIMEOUT}: WorkNCCL\(|[Rr]ank \d+\].*, last enqueued|Not all ranks joining"
+        rf"{TIMEOUT}: Work[A-Z]CCL\(|[Rr]ank \d+\].*, last enqueued|Not all ranks joining"
         r"|Collective sequence number: \d+ has |Culprit rank \d"
     ).encode()
 )
@@ -29,8 +29,8 @@ _TRACE: Final = re.compile(
 """What ``torchfrtrace`` says of the dumps of the flight recorder."""
 _WORLD_RANK: Final = re.compile(r"\[rank(\d{1,7})\]:")
 _WAIT: Final = re.compile(
-    rf"(?:\[Rank (?P<rank>\d{{1,7}})\] )?{TIMEOUT}: WorkNCCL\(SeqNum=(?P<work>\d+), "
-    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<elements>\d+))?"
+    rf"(?:\[Rank (?P<rank>\d{{1,7}})\] )?{TIMEOUT}: Work[A-Z]CCL\(SeqNum=(?P<work>\d+), "
+    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<elements>\d+)(?:, NumelOut=(?P<result>\d+))?)?"
 )
 _STATE: Final = re.compile(
     r"\[(?:PG (?:ID )?(?P<group>[^\]]{1,99}?) )?Rank (?P<rank>\d{1,7})\] .*last enqueued (?:NCCL )?work: "
@@ -55,6 +55,7 @@ class _Wait:
     work: number of the collective in its group
     call: operation and elements; "": not printed
     enqueued, completed: last work of each kind; None: not printed
+    ranks: those of its group, as the elements of an all-gather or reduce-scatter say; 0: they do not
     """
 
     rank: int
@@ -63,6 +64,7 @@ class _Wait:
     call: str
     enqueued: int | None = None
     completed: int | None = None
+    ranks: int = 0
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
@@ -77,7 +79,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         in_world = _WORLD_RANK.search(text)
         if (match := _WAIT.search(text)) is not None:
             elements = "" if match["elements"] is None else f" of {int(match['elements']):,} elements"
-            wait = _Wait(0, "", int(match["work"]), f"{match['op']}{elements}")
+            ranks = _ranks(match["op"], int(match["elements"] or 0), int(match["result"] or 0))
+            wait = _Wait(0, "", int(match["work"]), f"{match['op']}{elements}", ranks=ranks)
             if in_world is None and match["rank"] is None:
                 unnamed = (
                     unnamed or f"a rank in work {wait.work}, {wait.call} (line {number}); the lines of all ranks say "
@@ -107,10 +110,17 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     texts = texts or [f"{unnamed}which one is missing"]
     failed = draft.progress.failure(alone=False)
     also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
-    message = f"torch's watchdog of NCCL ended the job: {'; '.join(texts)}"
+    message = f"torch's watchdog ended the job: {'; '.join(texts)}"
     error = LogError(message, also, code="hang", log=draft.source)
     error.follows = 1 if failed is None else failed.follows
     raise error
+
+
+def _ranks(op: str, elements: int, result: int) -> int:
+    """The ranks of a group by the elements that one puts into a call and gets from it; 0: they do not say it."""
+    few, many = sorted((elements, result))
+    by_elements = "ALLGATHER" in op or "REDUCE_SCATTER" in op
+    return many // few if by_elements and few and many % few == 0 else 0
 
 
 def _unbroken(lines: Iterable[str]) -> Iterator[str]:
@@ -141,7 +151,10 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
     elif behind or len(works) > 1:
         late = behind or [wait.rank for wait in works[min(works)]]
         yield f"{ranks_in_words(late)} behind the others: look there for {WHY_LATE}"
-    if 0 < len(silent) <= len(waits):  # with more, the lines of most ranks are missing
+    absent = waits[0].ranks - len(waits)
+    if absent > len(silent) and not branches:
+        yield f"{absent} of the {waits[0].ranks} ranks of the group print no timeout in this log: read the logs of all"
+    elif 0 < len(silent) <= len(waits):  # with more, the lines of most ranks are missing
         yield (
             f"{ranks_in_words(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
         )
