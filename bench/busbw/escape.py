@@ -6,6 +6,7 @@ of the writing direction could reverse a sentence, and a line break could forge 
 
 import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,16 @@ def plain_text(text: str) -> str:
     r"""``text`` on one line, with every control character escaped, such as ``\x1b``."""
     # Most texts are printable, and a list of runs has a hundred thousand.
     return text if text.isprintable() else _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
+
+
+def as_argument(path: object) -> str:
+    """A path as a word of a shell's command line: no option, and on one line of printable characters."""
+    text = str(path)
+    text = f"./{text}" if text.startswith("-") else text
+    if text.isprintable():
+        return shlex.quote(text)
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(text))
+    return f"$'{''.join(plain)}'"
 
 
 def as_cell(text: str) -> str:

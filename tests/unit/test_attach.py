@@ -464,6 +464,19 @@ def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
         other.receive()
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_meets_no_other_is_told_what_makes_it_one(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in place.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(LaunchError) as caught, launch.session(Settings(tmp_path), 0.5) as joined:
+        require(joined.attached).publish(LaunchOrder(plan=PLAN))
+    assert caught.value.code == "alone"
+    assert "RANK" in " ".join(caught.value.__notes__).split()
+
+
 def test_ranks_that_do_not_come_are_named() -> None:
     port = free_port()
     first = StoreRendezvous(info(0, 4), "127.0.0.1", port, 1.0)

@@ -192,6 +192,9 @@ def test_where_a_users_file_is_looked_for(tmp_path: Path) -> None:
     assert own_file(None, {**home, VARIABLE: "/named"}) == Path("/named")
     assert own_file(Path("/given"), {**home, VARIABLE: "/named"}) == Path("/given")
     assert own_file(None, {**home, "XDG_CONFIG_HOME": str(tmp_path / "elsewhere")}) is None
+    (tmp_path / "loop").symlink_to("loop")  # nobody can look into it
+    assert own_file(None, {**home, "XDG_CONFIG_HOME": str(tmp_path / "loop")}) is None
+    assert own_file(None, {**home, "XDG_CONFIG_HOME": "x" * 300}) is None
     assert catalogue(None, home).rate("pcie", "PCIe 9") is not None
 
 

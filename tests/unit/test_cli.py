@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from click.testing import CliRunner
 from testing.command import busbw
 from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
@@ -393,3 +394,21 @@ main()
 @pytest.mark.parametrize("sign", ["±", "█", "bar"])
 def test_signs_of_a_table_are_explained(sign: str) -> None:
     assert busbw("explain", sign).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "RUN"), ("compare", "RUN", "latest"), ("run", "--dry-run", "--plan", "RUN"), ("fleet", "RUN")],
+)
+def test_what_the_machine_refuses_is_an_error_in_words(arguments: tuple[str, ...]) -> None:
+    name = "x" * 300  # longer than the name of a file can be
+    result = busbw(*(name if argument == "RUN" else argument for argument in arguments))
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 2
+    assert name in result.stderr
+
+
+def test_completion_of_what_cannot_be_read_is_silent() -> None:
+    line = {"_BUSBW_COMPLETE": "bash_complete", "COMP_WORDS": "busbw show ", "COMP_CWORD": "2"}
+    result = CliRunner().invoke(main, env={**line, "BUSBW_RESULTS_DIR": "x" * 300}, prog_name="busbw")
+    assert (result.output.strip(), result.exit_code) == ("", 0)

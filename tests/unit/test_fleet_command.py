@@ -357,10 +357,10 @@ def test_switches_come_from_slurm_or_from_a_file(tmp_path: Path) -> None:
     assert read_topology(file)["n04"] == ("s2",)
 
 
-@pytest.mark.parametrize("text", ["SwitchName=s1 Nodes=n[3-1]", "Nodes=n1", "a b c", ""])
+@pytest.mark.parametrize("text", ["SwitchName=s1 Nodes=n[3-1]", "Nodes=n1", "a b c", "n1 \xff", ""])
 def test_a_topology_with_a_mistake_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "topology.conf"
-    file.write_text(text)
+    file.write_text(text, encoding="latin-1")
     with pytest.raises(UsageError):
         read_topology(file)
 

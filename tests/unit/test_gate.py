@@ -614,6 +614,10 @@ def test_a_baseline_that_is_damaged_or_whose_run_is_gone_says_so(results: Path) 
     (results / "baselines/nightly.json").write_text("{}")
     damaged = busbw(results, "gate", current, "--baseline", "nightly")
     assert (damaged.exit_code, "nightly.json" in damaged.stderr) == (2, True), "1 is a machine that fails"
+    busbw(results, "baseline", "set", "weekly", current)
+    listed = busbw(results, "baseline", "list", "--json")
+    assert [row["name"] for row in json.loads(listed.stdout)] == ["weekly"]
+    assert listed.stderr.count("nightly.json") == 1
     (Path(current) / "run.json").write_text("{")
     assert busbw(results, "gate", current, "--baseline", current).exit_code == 2
 

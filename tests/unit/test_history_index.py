@@ -266,6 +266,16 @@ def test_a_run_without_its_samples_and_a_damaged_one(results: Path) -> None:
     assert contents(results, list(folders(results))).fresh == (damaged,)
 
 
+def test_a_folder_that_cannot_be_read_is_named(results: Path) -> None:
+    closed = next(folders(results)).with_name("closed")
+    closed.symlink_to("closed")
+    places = store.places(results)
+    with views_of(results, places, HERE) as views:
+        assert [run.folder for run in views.unreadable] == [closed]
+        assert views.rows("SELECT count(*) FROM runs") == [(5,)]
+    assert [run.folder for run in gather(results, list(folders(results)), HERE).unreadable] == [closed]
+
+
 def test_a_name_that_is_no_unicode_is_unreadable_and_no_other(results: Path) -> None:
     wanted = rows_of(results)
     folder = write_night(results, 60)

@@ -64,6 +64,13 @@ def test_a_plan_as_large_as_allowed_is_one(tmp_path: Path) -> None:
     assert plan.launches == limits.MOST_LAUNCHES
 
 
+def test_a_file_as_an_editor_of_another_system_writes_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_bytes(b"\xef\xbb\xbf" + SWEEP.replace("\n", "\r\n").encode())
+    (tmp_path / "traffic.csv").write_bytes(b"\xef\xbb\xbf0,1\r\n1,0\r\n")
+    assert read_plan(tmp_path / "plan.toml").sweep[0].ops == ("all_reduce",)
+    assert traffic.read_weights(tmp_path / "traffic.csv") == ((0, 1), (1, 0))
+
+
 @pytest.mark.parametrize("name", ["large", "/dev/zero"])
 def test_a_file_is_read_within_its_limit(name: str, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"#" * (limits.MOST_TOML_BYTES + 1))

@@ -43,6 +43,7 @@ _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "
         ({**_SRUN, "PMI_RANK": "0", "PMI_SIZE": "4"}, "srun", 4),  # with --mpi=pmi2
         ({**_SRUN, **_HYDRA}, "mpirun", 4),  # mpirun within a job starts its own helpers with srun
         ({**_SRUN, **_TORCHRUN}, "torchrun", 2),  # one torchrun a node
+        (dict.fromkeys(_TORCHRUN, ""), "local", None),  # left over, empty
         ({**_SRUN, "SLURM_STEP_NUM_TASKS": "1"}, "local", None),  # srun --pty bash: a place to start ranks in
         ({name: value for name, value in _SRUN.items() if "_STEP_" not in name}, "local", None),  # a batch script
     ],
@@ -151,6 +152,15 @@ def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))
     words = f"{path} started 0 of 2 ranks; its output: there are not enough slots"
     with pytest.raises(LaunchError, match=words), mpiexec.rank_stubs(2):
+        pass
+
+
+def test_a_folder_that_no_socket_can_be_in_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", "mpiexec"))
+    with pytest.raises(LaunchError, match="TMPDIR"), mpiexec.rank_stubs(2):
         pass
 
 

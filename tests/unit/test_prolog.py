@@ -290,6 +290,11 @@ def test_the_init_container_stops_only_on_a_node_that_fails(tmp_path: Path, line
     assert message.read_text() == f"n7 {line or 'was not judged'}\n"
 
 
+def test_a_check_without_a_place_for_its_run_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert CliRunner().invoke(main, ["gate", "--prolog"]).exit_code == 2
+
+
 def test_folders_of_checks_that_were_killed_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(prolog, "gettempdir", lambda: str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -32,6 +32,17 @@ def test_a_message_is_of_one_launch_of_one_job_and_about_one_thing() -> None:
     assert verified(key_of(b"another secret", "session"), "order/1", message) is None
 
 
+def test_a_store_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: object, master_listen_fd: int, **_named: object) -> None:
+        os.close(master_listen_fd)  # as torch's does
+        message = "the network is unreachable"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(dist, "TCPStore", fails)
+    with pytest.raises(RuntimeError, match="unreachable"):
+        serve_store("127.0.0.1", 0, 1.0)
+
+
 class Waiting:
     """A collective that is over when it is told so."""
 

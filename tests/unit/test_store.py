@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from busbw.errors import DamagedRun, StoreError, UsageError
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.facts import HostFacts
-from busbw.runs.files import replaced
+from busbw.runs.files import document, replaced, temporary_folder
 from busbw.runs.plan import LogPlan, Plan
 from busbw.runs.progress import outline, outline_of
 from busbw.runs.records import (
@@ -516,6 +517,58 @@ def test_a_pipe_is_written_to_and_not_replaced() -> None:
     assert os.read(reading, 8) == b"rows"
     os.close(reading)
     os.close(writing)
+
+
+def test_a_file_is_replaced_by_the_last_of_two_writers_and_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("real/file")
+    with replaced(link) as last:
+        last.write(b"last")
+        with replaced(link) as first:
+            first.write(b"the first one")
+        assert link.read_bytes() == b"the first one"
+    assert (link.is_symlink(), link.read_bytes()) == (True, b"last")
+    for error in (StoreError, KeyboardInterrupt):
+        with pytest.raises(error), replaced(link):
+            raise error
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["file"]
+    assert link.read_bytes() == b"last"
+
+
+def test_a_name_as_long_as_a_file_system_allows_is_replaced(tmp_path: Path) -> None:
+    with replaced(tmp_path / ("x" * 255)) as file:
+        file.write(b"rows")
+
+
+def test_a_folder_that_cannot_be_read_hides_no_run(tmp_path: Path) -> None:
+    (there,) = several(tmp_path, "host/20260101T000000.000Z-aaaaaa")
+    (tmp_path / "loop").symlink_to("loop")
+    assert list(store.folders(tmp_path)) == [there]
+    closed = tmp_path / "host/closed"
+    closed.symlink_to("closed")
+    assert list(store.folders(tmp_path)) == [there, closed]
+    with pytest.raises(StoreError, match="closed"):
+        outline(closed)
+
+
+def test_a_small_document_takes_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(b"{}")
+    tracemalloc.start()
+    try:
+        assert document(tmp_path / "run.json") == b"{}"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StoreError, match="TMPDIR") as caught, temporary_folder("busbw-"):
+        pass
+    assert caught.value.code == "no-temporary-folder"
 
 
 @pytest.mark.parametrize("name", ["settings", "training", "mpi-modes"])

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import termios
 from pathlib import Path
@@ -15,7 +16,7 @@ from testing.command import busbw
 from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import LaunchError
-from busbw.escape import echo, echo_toned, output_columns, plain_text
+from busbw.escape import as_argument, echo, echo_toned, output_columns, plain_text
 from busbw.launch.live_table import LiveTable
 from busbw.ops import TRAINED
 from busbw.runs import resume, store
@@ -205,6 +206,15 @@ def test_json_means_the_same_after_it_was_printed(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     clean(shown)
     assert json.loads(shown) == {"a": HOSTILE}
+
+
+@pytest.mark.parametrize("name", ["plain", "ä ö", "-lead", "new\nline", "it's", "\x1b[2J", "bad\udcff'\\"])
+def test_a_path_in_a_command_is_the_path_for_a_shell(name: str) -> None:
+    word = as_argument(name)
+    assert (word.isprintable(), word[0] == "-") == (True, False)
+    command = ["bash", "-c", f"printf %s {word}"]
+    said = subprocess.run(command, check=True, capture_output=True).stdout
+    assert Path(os.fsdecode(said)) == Path(name)
 
 
 def test_plain_text_is_one_line_of_what_can_be_seen() -> None:

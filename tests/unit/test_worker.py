@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from testing.devices import DeviceScript
@@ -17,7 +19,8 @@ from busbw.backends.base import Backend, World
 from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch import local, worker
-from busbw.launch.run_session import Listener
+from busbw.launch.run_session import Listener, RunSession, Settings
+from busbw.launch.signals import raise_interrupt
 from busbw.launch.worker import Job, run
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan, Sweep
@@ -39,6 +42,31 @@ def test_a_backend_that_gives_up_before_there_is_a_world_is_heard_once(tmp_path:
     with pytest.raises(_Broken):
         run(job, World(1, 2, 1, "local", 5.0, lost=heard.append), Listener())
     assert [(type(error), str(error)) for error in heard] == [(LaunchError, "rank 1: nothing came back")]
+
+
+@pytest.mark.parametrize(("before", "after"), [(signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, raise_interrupt)])
+def test_a_signal_that_whoever_started_the_run_ignores_does_not_end_it(
+    tmp_path: Path, before: signal.Handlers, after: object
+) -> None:
+    plan = Plan(sweep=(Sweep(ops=("barrier",)),))
+    handlers = {number: signal.signal(number, before) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        local._run_launches(plan, BACKENDS["gloo"], Settings(tmp_path), RunSession(tmp_path, ()), 2)
+        assert [signal.getsignal(number) for number in handlers] == [after] * 3
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("port", [0, 45678])
+def test_another_port_is_advised_only_to_whoever_gave_one(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("busbw.backends.side_channel.serve_store", Mock(side_effect=OSError(24, "Too many open files")))
+    job = Job(Plan(sweep=(Sweep(ops=("barrier",)),)), tmp_path, 0, "local", BACKENDS["gloo"])
+    with pytest.raises(LaunchError, match="Too many open files") as caught:
+        local.launch_ranks(job, local.Watch(), 0, 0.0, port, quiet=True)
+    assert ("--port" in str(caught.value)) == bool(port)
 
 
 class Overheated(WrappingBackend):

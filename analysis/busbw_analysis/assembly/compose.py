@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import StoreError
+from busbw.runs.files import replaced
 from busbw.runs.run import Run
 from busbw.units import clock_time
 from busbw.workloads.model_rows import Model
@@ -108,9 +109,8 @@ def write_text(path: Path, text: str) -> None:
     """Write one file atomically, creating its folder if needed. Raises StoreError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        with replaced(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}; choose another folder", code="not-writable"

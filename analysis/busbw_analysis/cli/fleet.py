@@ -3,7 +3,6 @@
 import importlib
 import json
 import math
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final
 import click
 
 from busbw.errors import BusbwError, UsageError
-from busbw.escape import echo, plain_text, render_lines
+from busbw.escape import as_argument, echo, render_lines
 from busbw.runs import store
 from busbw.runs.asked import LEAST_NODES
 from busbw.runs.plan import override, read_suite
@@ -108,7 +107,7 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
     else:
         _print(result, chosen, cost)
     if folder is not None:
-        shown = plain_text(shlex.quote(str(folder)))
+        shown = as_argument(folder)
         echo(f"results: {shown}\nagain:   busbw fleet {shown}", err=True)
     click.get_current_context().exit(result.judgement.code)
 

@@ -297,7 +297,12 @@ def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) 
 @as_json_option
 def list_(*, results_dir: Path, as_json: bool) -> None:
     """List the baselines."""
-    rows = {name: baselines.read(results_dir, name) for name in baselines.names(results_dir)}
+    rows = {}
+    for name in baselines.names(results_dir):
+        try:
+            rows[name] = baselines.read(results_dir, name)
+        except StoreError as error:
+            echo(f"busbw: baseline {name} is left out: {plain_text(str(error))}", err=True)
     if as_json:
         options.print_json([{"name": name, **plain_baseline(row)} for name, row in rows.items()])
     elif not rows:

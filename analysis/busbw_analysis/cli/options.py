@@ -1,20 +1,19 @@
 """Options that several analysis commands share, and their output."""
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from busbw.errors import BusbwError, UsageError
+from busbw.errors import BusbwError, StoreError, UsageError
 from busbw.escape import echo, echo_toned
 from busbw.key_values import Key, written
 from busbw.ops import limits
-from busbw.runs import store
+from busbw.runs import files, store
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, peaks_option, results_dir_option
 from busbw_analysis.data.as_json import plain
@@ -32,8 +31,10 @@ Option = Callable[[Command], Command]
 def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Shell completions for RUN: ``latest`` and the names of the stored runs."""
     results_dir = Path(context.params.get("results_dir") or store.usual_results_dir())
-    names = ["latest", *(folder.name for folder in store.folders(results_dir))]
-    return [name for name in names if name.startswith(typed)]
+    with suppress(StoreError):  # whoever presses Tab wants no message
+        names = ["latest", *(folder.name for folder in store.folders(results_dir))]
+        return [name for name in names if name.startswith(typed)]
+    return []
 
 
 def run_option(flag: str, words: str, name: str = "run", **how: Any) -> Option:  # noqa: ANN401 - click's own
@@ -126,7 +127,7 @@ def several(context: click.Context, run: str) -> tuple[str, ...]:
     """A run, or the logs of a folder or archive; what is unpacked is removed at the end of the command."""
     from busbw_analysis.data.sources import logs_in  # noqa: PLC0415
 
-    return logs_in(run, lambda: Path(context.with_resource(tempfile.TemporaryDirectory(prefix="busbw-logs-"))))
+    return logs_in(run, lambda: context.with_resource(files.temporary_folder("busbw-logs-")))
 
 
 def run_options(command: Command) -> Command:

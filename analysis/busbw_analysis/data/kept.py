@@ -8,7 +8,6 @@ if these, ``run.json`` or ``VERSION`` differ. A folder that cannot be written to
 import contextlib
 import hashlib
 import os
-import tempfile
 import threading
 import zlib
 from dataclasses import dataclass, replace
@@ -152,17 +151,17 @@ def summary_content(folder: Path) -> bytes | None:
     """Make sure that the run in ``folder`` has a kept summary that fits. Where none can be kept (the folder cannot be
     written to, or the run is being written), the bytes of its file.
 
-    Raises like ``store.read``, and OSError without room for a temporary file.
+    Raises like ``store.read``, and StoreError, OSError or duckdb.Error without room for a temporary file.
     """
-    with _ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="busbw-summary-") as place:
+    with _ONE_AT_A_TIME, files.temporary_folder("busbw-summary-") as place:
         # Runs are summarised beside each other, in a process for each core.
         kept_sources.connection().execute("SET threads = 1")
         document, state = kept_sources.document_checksum(folder), kept_sources.state_of(folder)
         summary = read_summarised(folder)
         if kept_sources.sources_of([folder]):
             return None
-        _write(Path(place), summary, _source_of(summary, document, state))
-        return (Path(place) / store.SUMMARY_FILE).read_bytes()
+        _write(place, summary, _source_of(summary, document, state))
+        return (place / store.SUMMARY_FILE).read_bytes()
 
 
 def _fits(kept: kept_sources.Source, folder: Path) -> bool:

@@ -1,11 +1,10 @@
 """Texts about interrupted and resumed runs: how far a run got, when it ended, and when it was resumed."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from busbw.escape import plain_text
+from busbw.escape import as_argument
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Ended, LaunchStarted
 from busbw.runs.resume import command_resuming
@@ -23,7 +22,7 @@ def resuming(stored: StoredRun) -> str:
     in_place = (
         stored.path.name == stored.run.id and stored.path.parent.parent.absolute() == usual_results_dir().absolute()
     )
-    return command_resuming(stored.run, "" if in_place else plain_text(shlex.quote(str(stored.path))))
+    return command_resuming(stored.run, "" if in_place else as_argument(stored.path))
 
 
 def ended_in_words(stored: StoredRun) -> tuple[str, ...]:

@@ -7,16 +7,16 @@ import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from operator import attrgetter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from busbw.errors import StoreError
 from busbw.escape import as_cell
 from busbw.runs.described import variables_in_words
+from busbw.runs.files import temporary_folder
 from busbw.runs.records import JSON, Detail, Imported, Measurement, case_in_words
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.groups import GroupSummary
@@ -197,10 +197,13 @@ def to_parquet(columns: Columns) -> bytes:
     """A Parquet file."""
     import duckdb  # noqa: PLC0415 - 0.1 s, for this format only
 
-    with TemporaryDirectory() as folder, duckdb.connect(":memory:") as connection:
-        path = Path(folder) / "tidy.parquet"
+    with temporary_folder("busbw-export-") as folder, duckdb.connect(":memory:") as connection:
+        path = folder / "tidy.parquet"
         connection.register("tidy", columns)
-        connection.execute("COPY tidy TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])
+        try:
+            connection.execute("COPY tidy TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])
+        except duckdb.IOException as error:
+            raise StoreError(f"cannot write {path}: {error}") from error
         return path.read_bytes()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import UsageError
-from busbw.runs.files import store_errors
+from busbw.ops import limits
 
 _BRACKETS: Final = re.compile(r"\[([^\]]*)\]")
 _COMMA: Final = re.compile(r",(?![^\[]*\])")
@@ -65,10 +65,10 @@ def _bracketed(stem: str, width: int, numbers: list[int]) -> str:
 def read_topology(path: Path) -> dict[str, Path_]:
     """Node → switches above it, of Slurm's ``topology.conf`` (topology/tree), or of lines with a node and its switch.
 
-    Raises UsageError for a file that is neither, StoreError if it cannot be read.
+    Raises UsageError for a file that is neither, or that cannot be read.
     """
-    with store_errors("read", path):
-        lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+    text = limits.read_text(path, limits.MOST_TRAFFIC_BYTES, "topology ")
+    lines = [line.split("#")[0].split() for line in text.splitlines()]
     words = [line for line in lines if line]
     if any("=" in word for line in words for word in line):
         return _of_slurm([_keys(line, path) for line in words])

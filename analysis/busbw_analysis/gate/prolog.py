@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from typing import Final
 
 import psutil
@@ -18,6 +18,7 @@ import psutil
 from busbw.errors import UsageError
 from busbw.runs import store
 from busbw.runs.facts import HostFacts
+from busbw.runs.files import temporary_folder
 from busbw.system.environment import host_facts
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.findings import case_name
@@ -83,12 +84,12 @@ def measured_here() -> Iterator[NodeRun]:
     """
     facts = host_facts()
     suite = "prolog-gpu" if facts.pci.gpus else "prolog"
-    _remove_abandoned()
-    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as results:
+    with temporary_folder(f"{_PREFIX}{os.getpid()}-") as results:
+        _remove_abandoned()
         argv = [sys.executable, "-m", "busbw", "run", "--suite", suite, "--no-baseline", "--quiet"]
-        argv += ["--timeout", str(_TIMEOUT_SECONDS), "--results-dir", results]
+        argv += ["--timeout", str(_TIMEOUT_SECONDS), "--results-dir", str(results)]
         late, said = _run(argv, own_variables(os.environ), SECONDS)
-        made = list(store.folders(Path(results)))
+        made = list(store.folders(results))
         if not made:
             why = f"its {SECONDS:.0f} s were over" if late else said.strip() or "it ended without a message"
             raise UsageError(f"--prolog: nothing was measured: {why}", code="prolog")

@@ -9,7 +9,6 @@ and the rows are those of the run folders.
 
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ import msgspec
 
 from busbw.errors import BusbwError, StoreError
 from busbw.runs import store
-from busbw.runs.files import store_errors
+from busbw.runs.files import store_errors, temporary_folder
 from busbw.runs.progress import RunLine
 from busbw_analysis.data import kept_sources
 from busbw_analysis.history.columns import OF_ENTRIES, OF_KEPT, OF_LAUNCHES, OF_RUNS, STORED, quoted, run_values
@@ -170,11 +169,13 @@ def _name(place: str) -> str:
 
 
 def _version_of(place: str) -> Version | None:
-    """The present version of a run; None if it has no ``run.json`` any more."""
+    """The present version of a run; None if it has no ``run.json`` any more. Reading says why one cannot be read."""
     try:
         document = os.stat(f"{place}/{store.RUN_FILE}")  # noqa: PTH116 - several times as fast as pathlib
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return kept_sources.VERSION, 0, 0, 0, 0
     return kept_sources.VERSION, document.st_size, document.st_mtime_ns, *kept_sources.state_of(place)
 
 
@@ -219,7 +220,7 @@ def fresh_table() -> Iterator[duckdb.DuckDBPyConnection]:
     if they may read no file.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="busbw-duckdb-", ignore_cleanup_errors=True) as place,
+        temporary_folder("busbw-duckdb-") as place,
         duckdb.connect(":memory:", config={"temp_directory": f"{place}/spilled"}) as connection,
     ):
         connection.execute(_CREATE)
@@ -237,13 +238,14 @@ def insert(
     missing = [folder for folder in versions if folder not in fitting]
     outcomes = dict(zip(missing, engine.map(summarise, [folder.absolute() for folder in missing]), strict=True))
     unreadable = [Unreadable(folder, outcome.error) for folder, outcome in outcomes.items() if outcome.error]
-    with tempfile.TemporaryDirectory(prefix="busbw-summaries-") as place:
+    with temporary_folder("busbw-summaries-") as place:
         places: dict[Path, Path] = {}
         for number, (folder, outcome) in enumerate(outcomes.items()):
             if outcome.content is not None:
-                places[folder] = Path(place) / str(number)
-                places[folder].mkdir()
-                (places[folder] / store.SUMMARY_FILE).write_bytes(outcome.content)
+                places[folder] = place / str(number)
+                with store_errors("write", places[folder]):
+                    places[folder].mkdir()
+                    (places[folder] / store.SUMMARY_FILE).write_bytes(outcome.content)
             elif outcome.error is None:
                 places[folder] = folder
         made = kept_sources.read_sources(places.values())
@@ -289,7 +291,7 @@ def summarise(folder: Path) -> Outcome:
 
     try:
         return Outcome(content=summary_content(folder))
-    except (BusbwError, OSError) as error:
+    except (BusbwError, OSError, duckdb.Error) as error:
         return Outcome(error=str(error))
 
 

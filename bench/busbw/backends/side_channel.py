@@ -41,17 +41,15 @@ def serve_store(host: str, port: int, timeout_seconds: float, *, one_host: bool 
     Raises RuntimeError or OSError when the port is unavailable.
     """
     listening, address = _listening(host, port, one_host=one_host)
-    with listening:
-        store = dist.TCPStore(
-            address or _LOOPBACK,
-            listening.getsockname()[1],
-            None,
-            is_master=True,
-            timeout=timedelta(seconds=timeout_seconds),
-            wait_for_workers=False,
-            master_listen_fd=listening.fileno(),
-        )
-        listening.detach()
+    store = dist.TCPStore(
+        address or _LOOPBACK,
+        listening.getsockname()[1],
+        None,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_seconds),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),  # the store closes it, also if it fails
+    )
     return store, address
 
 

@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from busbw import launch, units
 from busbw.backends import BACKENDS, backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import BusbwError, Interrupted, UsageError
-from busbw.escape import echo, plain_text
+from busbw.escape import as_argument, echo, plain_text
 from busbw.launch import run_session
 from busbw.launch.launchers import launcher_here
 from busbw.launch.run_session import Result, Settings
@@ -95,7 +94,7 @@ def report_interruption(status: int = 1) -> Iterator[None]:
     except (BusbwError, Interrupted) as broken:
         if broken.folder is None:
             raise
-        folder = plain_text(shlex.quote(str(broken.folder)))
+        folder = as_argument(broken.folder)
         command = f"busbw run --resume {folder}"
         with suppress(BusbwError):  # the message about the run comes first
             command = resume.command_resuming(store.read_run(broken.folder), folder)
@@ -328,7 +327,7 @@ def lacks_what_was_asked(result: Result, references: Collection[str]) -> bool:
 
 def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None:
     """Print the result of a run, its folder and the next command; ``empty``: nothing was measured that was asked."""
-    folder = plain_text(shlex.quote(str(result.folder)))
+    folder = as_argument(result.folder)
     try:
         if as_json:
             counts = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}

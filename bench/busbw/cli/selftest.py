@@ -7,7 +7,6 @@ fault. The analysis evaluates them.
 import importlib
 import json
 import os
-import shlex
 from pathlib import Path
 
 import click
@@ -18,7 +17,7 @@ from busbw.backends import backend_named
 from busbw.backends.base import Backend
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
 from busbw.errors import UsageError
-from busbw.escape import echo, say
+from busbw.escape import as_argument, echo, say
 from busbw.launch.launchers import launcher_here
 from busbw.launch.run_session import Settings
 from busbw.runs import store
@@ -119,6 +118,6 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
     judged = judge.judge_selftest(folder)
     kept = judge.write_selftest(folder, judged)
     echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
-    echo(f"stored in {shlex.quote(str(kept))}", err=True)
+    echo(f"stored in {as_argument(kept)}", err=True)
     if judged.failures:
         click.get_current_context().exit(1)

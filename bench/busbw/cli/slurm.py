@@ -1,7 +1,6 @@
 """The commands for Slurm: submit a job, list jobs and runs, and run the launches of a job."""
 
 import json
-import shlex
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from busbw.backends import backend_named
 from busbw.cli import listing
 from busbw.cli.options import option
 from busbw.errors import LaunchError, UsageError
-from busbw.escape import echo, plain_text
+from busbw.escape import as_argument, echo, plain_text
 from busbw.runs import cases, store
 from busbw.shared_options import as_json_option, results_dir_option
 from busbw.slurm import job_plan, jobs, steps
@@ -139,8 +138,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         echo(number)
     echo(
         f"job:     {number}, {_about(order)}\n"
-        f"results: {plain_text(shlex.quote(str(order.resumed or results_dir.absolute())))}\n"
-        f"log:     {plain_text(shlex.quote(str(log or Path.cwd() / f'busbw-{number}_*.out')))}\n"
+        f"results: {as_argument(order.resumed or results_dir.absolute())}\n"
+        f"log:     {as_argument(log or Path.cwd() / f'busbw-{number}_*.out')}\n"
         f"next:    busbw status, or scancel {number}",
         err=True,
     )

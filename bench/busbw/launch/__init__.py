@@ -9,9 +9,16 @@ from pathlib import Path
 
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
-from busbw.errors import UsageError
-from busbw.launch.launchers import default_ranks, launcher_here, refuse_unknown_world, usable_backend
-from busbw.launch.rendezvous import LaunchOrder
+from busbw.errors import LaunchError, UsageError
+from busbw.launch.launchers import (
+    LauncherRow,
+    default_ranks,
+    found_in,
+    launcher_here,
+    refuse_unknown_world,
+    usable_backend,
+)
+from busbw.launch.rendezvous import ALONE, LaunchOrder
 from busbw.launch.run_session import Attachment, Result, Settings, refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import collection, store
@@ -41,18 +48,31 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     info = launcher.rank_info(os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
-    attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
-    status = 1
+    with _naming_what_may_be_left_over(launcher):
+        attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
+        status = 1
+        try:
+            yield dataclasses.replace(settings, attached=attached)
+            status = 0
+        except UsageError:
+            status = 2  # on all ranks, because mpiexec combines their statuses: 2 and 1 would become 3
+            raise
+        finally:
+            if info.lead and not attached.published:
+                attached.publish(LaunchOrder(status=status))
+                attached.rendezvous.close()
+
+
+@contextmanager
+def _naming_what_may_be_left_over(launcher: LauncherRow) -> Iterator[None]:
+    """Add the variable by which this process is a rank to the error of one that has met no other."""
     try:
-        yield dataclasses.replace(settings, attached=attached)
-        status = 0
-    except UsageError:
-        status = 2  # on all ranks, because mpiexec combines their statuses: 2 and 1 would become 3
+        yield
+    except LaunchError as error:
+        names = found_in(launcher.variables, os.environ)
+        if error.code == ALONE and names is not None:
+            error.add_note(f"if {launcher.name} has not started this process, unset {names.rank}")
         raise
-    finally:
-        if info.lead and not attached.published:
-            attached.publish(LaunchOrder(status=status))
-            attached.rendezvous.close()
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:

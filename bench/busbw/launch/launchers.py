@@ -43,10 +43,12 @@ class LauncherVariables:
     node: str | None = None
 
     def are_set(self, variables: Mapping[str, str]) -> bool:
-        """Whether all required variables are set, for enough ranks."""
-        names = (self.rank, self.size, self.local_rank, *self.others)
-        return all(name in variables for name in names) and (
-            self.least == 1 or env_int(variables, self.size) >= self.least
+        """Whether all required variables are set, for enough ranks. An empty rank is that of no process."""
+        names = (self.size, self.local_rank, *self.others)
+        return (
+            bool(variables.get(self.rank))
+            and all(name in variables for name in names)
+            and (self.least == 1 or env_int(variables, self.size) >= self.least)
         )
 
 

@@ -81,7 +81,8 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, session: RunS
     began = time.monotonic()
     measured, failures, launch, watch = 0, session.failed, 0, Watch()
     for number in _INTERRUPTING - {signal.SIGINT}:
-        signal.signal(number, raise_interrupt)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as below nohup: the run outlives the terminal
+            signal.signal(number, raise_interrupt)
     try:
         for launch, remaining in session.launches:
             watch = Watch()
@@ -140,9 +141,9 @@ def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0,
         try:
             store, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
         except (RuntimeError, OSError) as error:
-            message = f"cannot open the rendezvous on {_LOOPBACK} port {port}: {first_line(error)}"
-            advice = "give another --port, or omit it to use a free one"
-            raise LaunchError(f"{message}; {advice}") from error
+            message = f"cannot open the rendezvous on {_LOOPBACK} port {port or '0 (any)'}: {first_line(error)}"
+            advice = "; give another --port, or omit it to use a free one" if port else ""
+            raise LaunchError(f"{message}{advice}") from error
         key = os.urandom(_KEY_BYTES)
         for rank in watch.ranks:
             with suppress(BrokenPipeError):  # it has died and is reported below

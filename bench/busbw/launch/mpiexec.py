@@ -12,7 +12,6 @@ import select
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +22,7 @@ from pathlib import Path
 from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
 from busbw.launch.launchers import OF_MPIRUN, env_int, found_in
+from busbw.runs import files
 from busbw.runs.placement import oversubscribed
 from busbw.system.environment import usable_cores, without_places
 
@@ -120,10 +120,14 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
     with ExitStack() as stack:
         # Closed as soon as the stubs have started, so that busbw leaves no folder behind if it is killed later.
         until_started = stack.enter_context(ExitStack())
-        folder = Path(until_started.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
-        output = stack.enter_context((folder / "output").open("w+b"))
+        folder = until_started.enter_context(files.temporary_folder("busbw-"))
         listener = until_started.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(folder / "stub"))
+        try:
+            output = stack.enter_context((folder / "output").open("w+b"))
+            listener.bind(str(folder / "stub"))
+        except OSError as error:  # such as a path of more than 107 bytes, which no socket can have
+            message = f"cannot open a socket in {folder}: {error.strerror or error}; set TMPDIR to another folder"
+            raise LaunchError(message) from error
         listener.listen(size)
         stub = (sys.executable, "-I", "-S", str(_STUB), str(folder / "stub"))
         process = subprocess.Popen(

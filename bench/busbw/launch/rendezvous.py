@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import psutil
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 
+ALONE: Final = "alone"
+"""Code of the error of a rank that no other has met: perhaps nobody has started them."""
 _AGAIN_SECONDS = 0.2
 
 
@@ -204,7 +206,9 @@ class StoreRendezvous:
                     timeout = timedelta(seconds=timeout_seconds)
                     self._kept = dist.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         except (RuntimeError, OSError, LaunchError) as error:
-            raise LaunchError(f"{problem}: {_in_words(error)}; set another MASTER_ADDR and MASTER_PORT") from error
+            code = None if keeps else ALONE
+            message = f"{problem}: {_in_words(error)}; set another MASTER_ADDR and MASTER_PORT"
+            raise LaunchError(message, code=code) from error
         self._attempt = attempt
         self._store: dist.Store = dist.PrefixStore(f"busbw/rendezvous/{attempt}", self._kept)
         self.store = (host, port) if serves else None
@@ -226,7 +230,8 @@ class StoreRendezvous:
         if absent:
             raise LaunchError(
                 f"{len(absent)} of {self._info.size} ranks have not reached rank 0 at {self._where} within "
-                f"{patience:g} s: {_listed(absent)}"
+                f"{patience:g} s: {_listed(absent)}",
+                code=ALONE if len(absent) == self._info.size - 1 else None,
             )
         if distant and not self._secret:
             risk = f"anyone who reaches {self._where} can give these ranks orders; set it for all ranks"

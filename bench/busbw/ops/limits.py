@@ -58,7 +58,7 @@ def read_text(path: Path, most_bytes: int, what: str = "") -> str:
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
-        text = content[:most_bytes].decode()
+        text = content[:most_bytes].decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{what}{path}: cannot read it: {why}") from error

@@ -3,10 +3,12 @@
 import errno
 import gzip
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from busbw.errors import StoreError
@@ -59,17 +61,31 @@ def replaced(target: Path) -> Iterator[IO[bytes]]:
         with target.open("wb") as file:
             yield file
         return
-    draft = target.with_name(f".{target.name}.draft")
+    target = Path(os.path.realpath(target))  # what a link names, not the link
+    # Of this writer alone: another one may replace the same file meanwhile.
+    draft = target.with_name(f".{secrets.token_hex(4)}.draft")
     try:
         with draft.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             draft.unlink()
         raise
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder that is removed at the end. Raises StoreError where none can be made."""
+    try:
+        made = TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        message = f"cannot make a temporary folder: {error.strerror}; set TMPDIR to a folder that can be written to"
+        raise StoreError(message, code="no-temporary-folder") from error
+    with made as place:
+        yield Path(place)
 
 
 def require_regular(handle: int) -> None:
@@ -81,10 +97,10 @@ def require_regular(handle: int) -> None:
 def document(path: Path) -> bytes:
     """All bytes of a JSON document. Raises like ``opened``, and TooLong."""
     with opened(path) as file:
-        content = file.read(MOST_DOCUMENT_BYTES + 1)
-    if len(content) > MOST_DOCUMENT_BYTES:
-        raise TooLong(errno.EFBIG, f"larger than the allowed {MOST_DOCUMENT_BYTES} bytes")
-    return content
+        # Not ``read`` of the most that is allowed, which takes that much memory first.
+        if os.fstat(file.fileno()).st_size > MOST_DOCUMENT_BYTES:
+            raise TooLong(errno.EFBIG, f"larger than the allowed {MOST_DOCUMENT_BYTES} bytes")
+        return file.read()
 
 
 @contextmanager

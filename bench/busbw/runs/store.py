@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import secrets
-import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ import msgspec
 
 import busbw
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError, nearest
-from busbw.escape import with_texts
+from busbw.escape import as_argument, with_texts
 from busbw.runs import files, soundness
 from busbw.runs.records import (
     SCHEMA,
@@ -466,7 +465,7 @@ def find(results_dir: Path, selector: str) -> Path:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(run.name for run in matching)}")
     if given.is_file():
         raise UsageError(
-            f"{selector!r} is a file, not a stored run: busbw import {shlex.quote(selector)} --machine NAME stores logs"
+            f"{selector!r} is a file, not a stored run: busbw import {as_argument(selector)} --machine NAME stores logs"
         )
     where = "it is neither a run folder nor a file"
     measure = "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
@@ -479,7 +478,7 @@ def find(results_dir: Path, selector: str) -> Path:
         if held:
             holds, hint = (
                 f"is a folder of {counted(len(held), 'run')}, but not a run",
-                f"give it as --results-dir {selector}",
+                f"give it as --results-dir {as_argument(selector)}",
             )
         message = f"{selector!r} {holds if any(given.iterdir()) else 'is an empty folder'}; {hint}"
     elif runs:
@@ -528,8 +527,14 @@ def folders(results_dir: Path) -> Iterator[Path]:
 
 
 def is_run(place: str) -> bool:
-    """Whether there is a ``run.json``."""
-    return os.path.exists(f"{place}/{RUN_FILE}")  # noqa: PTH110 - as below
+    """Whether there is a ``run.json``, or a folder that may have one: reading it says why it cannot be read."""
+    try:
+        os.stat(f"{place}/{RUN_FILE}")  # noqa: PTH116 - as below
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def places(results_dir: Path) -> list[str]:
@@ -539,9 +544,8 @@ def places(results_dir: Path) -> list[str]:
     """
     paths: list[tuple[str, str, str]] = []
     with files.store_errors("read", results_dir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        machines = [entry.name for entry in os.scandir(results_dir) if entry.is_dir()]
-        for machine in machines:
-            with contextlib.suppress(PermissionError):
+        for machine in os.listdir(results_dir):  # noqa: PTH208 - as below
+            with contextlib.suppress(OSError):  # no folder, or one of somebody else, or gone meanwhile
                 base = results_dir / machine
                 paths += [(name, machine, f"{base}/{name}") for name in os.listdir(base)]  # noqa: PTH208
     return [path for _, _, path in sorted(paths)]

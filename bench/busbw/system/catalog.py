@@ -293,7 +293,7 @@ def own_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
         return Path(named)
     folder = environment.get("XDG_CONFIG_HOME") or environment.get("HOME", "") + "/.config"
     path = Path(folder) / "busbw" / "peaks.toml"
-    return path if path.is_file() else None
+    return path if os.path.isfile(path) else None  # noqa: PTH113 - Path's raises for the home folder of somebody else
 
 
 def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Catalogue:
