@@ -79,8 +79,8 @@ _GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
 """The label of a rank inside a row: ``-1[0]     42.1``."""
 
 
-HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
-"""The hosts that a launcher is given by name, with their slots."""
+HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
+"""The hosts that a launcher is given by name, with their slots; ``xxx`` hides some."""
 
 
 class Line(NamedTuple):
