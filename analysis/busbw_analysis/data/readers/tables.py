@@ -174,7 +174,7 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     sizes = {size_of(size) for line in above for size in _SIZE.findall(line)}
     sizes |= {size_of(f"{size}iB") for line in above for size in _ONLY_SIZE.findall(line)}
     units = _UNIT_ABOVE.findall(above[-1]) if above else []
-    named = {"tool_op": ops, "ranks": ranks, "size": sizes, "unit": set(units)}
+    named: dict[str, set[Any]] = {"tool_op": ops, "ranks": ranks, "size": sizes - {None}, "unit": set(units)}
     return {name: values.pop() for name, values in named.items() if len(values) == 1}
 
 
