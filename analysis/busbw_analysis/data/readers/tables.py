@@ -448,10 +448,8 @@ class Table:
         of_heading = size_of(group.variant or "")
         values["size"] = values["size"] or of_heading or self.facts.get("size")
         named = [cells[at] if _is_word(cells[at]) else f"{self.header[at]} {cells[at]}" for at in self.keys]
-        named = [
-            *(name.replace("`", "").strip("*") for name in named),
-            *({group.variant} - {None, of_heading and group.variant}),
-        ]
+        named = [name.replace("`", "").strip("*") for name in named]
+        named += [] if group.variant is None or of_heading else [group.variant]
         gpus = values.get("gpus") if values.get("nodes", "1") == "1" else None  # of several nodes: perhaps of each
         ranks = whole(values.get("ranks", gpus)) if "ranks" in values or gpus else self.facts.get("ranks")
         tool_op = text(values.get("op")) or self.facts.get("tool_op")
@@ -471,7 +469,7 @@ class Table:
         fields: dict[str, Any] = {} if check is None else {"check": check[0]}
         fields |= verdict(values["wrong"]) if "wrong" in values else {}
         fields |= {} if ranks is None and "ranks" not in values else {"ranks": ranks}
-        fields |= {"settings": " ".join(filter(None, named))} if any(named) else {}
+        fields |= {"settings": " ".join(named)} if named else {}
         fields |= {"statistic": "mean" if self.rccl else statistic} | (_of_busbw(row) if ours else {})
         self.draft.collective(
             number,
