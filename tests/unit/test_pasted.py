@@ -1005,3 +1005,36 @@ def test_a_table_below_the_name_of_a_tool_says_what_is_wrong_with_the_table(tmp_
     with pytest.raises(LogError) as error:
         read(tmp_path, f"osu_bw between two nodes (2 ranks):\n\n{table}")
     assert error.value.code == "ambiguous-heading"
+
+
+def test_an_operation_in_words_is_that_operation(tmp_path: Path) -> None:
+    row = "1048576 262144 float sum 50 20.97 20.97 0e+00 51 20.56 20.56 0e+00\n"
+    header = "# size count type redop time algbw busbw error time algbw busbw error\n"
+    text = f"The all reduce bandwidth is too low\n```\n# nThread 1 nGpus 2 minBytes 32\n{header}{row}```\n"
+    assert {case.op for case in read(tmp_path, text).run.cases} == {"all_reduce"}
+
+
+@pytest.mark.parametrize(("option", "is_known"), [("xxx", False), ("n1:16,n2:16", True)])
+def test_a_hidden_list_of_hosts_is_not_one_host(option: str, is_known: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    row = "1048576 262144 float sum -1 500 2.10 4.06 0 500 2.10 4.06 0\n"
+    run = read(tmp_path, f"mpirun -np 32 -H {option} ./all_reduce_perf -b 1M -g 1\n{HEADER}{row}{END}").run
+    assert run.imported is not None
+    assert ("hosts" not in run.imported.unknown) == is_known
+
+
+def test_open_mpi_without_a_count_starts_a_rank_in_every_slot(tmp_path: Path) -> None:
+    title = "# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1048576              1519.43\n"
+    run = read(tmp_path, f"mpirun -H b3115:128,b3142:128 ./osu_allreduce\n\n{title}").run
+    assert {(case.ranks, case.nodes) for case in run.cases} == {(256, 2)}
+
+
+def test_a_server_whose_client_came_does_not_wait_for_it(tmp_path: Path) -> None:
+    rule = "-" * 87
+    text = (
+        f"* Waiting for client to connect... *\n{rule}\n                    RDMA_Write BW Test\n{rule}\n"
+        f" local address: LID 0000 QPN 0x0108 PSN 0x63ad7d\n remote address: LID 0000 QPN 0x0076 PSN 0xf3810c\n{rule}\n"
+        " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 65536      664644\n"
+    )
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, text)
+    assert refused.value.code == "truncated-row"

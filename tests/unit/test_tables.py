@@ -348,3 +348,74 @@ def test_other_lines_with_units_are_no_results(line: str, tmp_path: Path) -> Non
     with pytest.raises(LogError) as refused:
         read_log(path)
     assert refused.value.code == "not-a-log"
+
+
+# --- tables whose rows or columns are settings, and tables without sizes ----------------------------------------------
+
+
+def told(text: str, folder: Path, facts: LogFacts | None = None) -> dict[tuple[str | None, int, int], list[float]]:
+    """Times in µs, four digits, by what tells cases apart: the tool's words, ranks and S."""
+    found: dict[tuple[str | None, int, int], list[float]] = {}
+    for row in imported(text, folder, facts):
+        found.setdefault((row.case.tool_op, row.case.ranks, row.case.size_bytes), []).append(
+            float(f"{row.time_ns / 1e3:.4g}")
+        )
+    return found
+
+
+def test_rows_of_other_settings_are_not_taken_for_repetitions(tmp_path: Path) -> None:
+    header = "Config | GPUs | Size (MiB) | Time (ms)"
+    text = markdown(header, "1n2g | 2 | 512 | 34.0", "2n1g | 2 | 512 | 40.3", "2n2g | 4 | 512 | 42.9")
+    size = 512 << 20
+    assert told(text, tmp_path) == {("1n2g", 2, size): [34e3], ("2n1g", 2, size): [40.3e3], ("2n2g", 4, size): [42.9e3]}
+    channels = markdown("channels | size (MiB) | time (ms)", "4 | 512 | 34.0", "16 | 512 | 20.0")
+    assert set(told(channels, tmp_path)) == {("channels 4", 8, size), ("channels 16", 8, size)}
+    runs = markdown("Run | size (MiB) | time (ms) | note", "1 | 512 | 34.0 | cold", "2 | 512 | 33.0 | warm")
+    assert told(runs, tmp_path) == {(None, 8, size): [34e3, 33e3]}
+
+
+def test_a_table_of_rates_gets_its_size_from_a_heading_a_command_or_the_user(tmp_path: Path) -> None:
+    gib = markdown("NCCL | 1 GiB busbw (GB/s)", "2.18 | 175", "2.21 | 350")
+    assert told(gib, tmp_path) == {("NCCL 2.18", 8, GIB): [10740.0], ("NCCL 2.21", 8, GIB): [5369.0]}
+    command = markdown("Run | busbw (GB/s)", "1 | 175", above="all_reduce_perf -b 1G -e 1G -g 8, on 8 GPUs")
+    assert told(command, tmp_path) == {(None, 8, GIB): [10740.0]}
+    scaling = markdown("Nodes | Total GPUs | Peak Bus Bandwidth (GB/s)", "1 | 4 | 342.5", "10 | 40 | 92.7")
+    with pytest.raises(LogError, match="--size"):
+        told(scaling, tmp_path)
+    assert told(scaling, tmp_path, LogFacts(size="1GiB")) == {(None, 4, GIB): [4703.0], (None, 40, GIB): [22590.0]}
+    decimal = markdown("NCCL | 1 GB busbw (GB/s)", "2.18 | 175")
+    with pytest.raises(LogError, match="--size"):
+        told(decimal, tmp_path)
+
+
+def test_rows_side_by_side_are_two(tmp_path: Path) -> None:
+    text = markdown("Node | Busbw (GB/s) | | Node | Busbw (GB/s)", "a1 | 484.6 | | b1 | 447.0")
+    found = told(text, tmp_path, LogFacts(size="1GiB"))
+    assert found == {("a1", 8, GIB): [3878.0], ("b1", 8, GIB): [4204.0]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "all_reduce, 4 ranks (latency us)\n| msg size | before | after |\n|---|---|---|\n| 4MiB | 63.86 | 37.49 |\n",
+        "all_reduce on 4 GPUs\n\nsize\tbefore\tafter\n4MiB\t0.06386ms\t0.03749ms\n",
+        markdown("size (MiB) | before (us) | after (us)", "4 | 63.86 | 37.49", above="all_reduce on 4 GPUs"),
+        markdown(
+            "size (MiB) | before (us) | after (us)",
+            "4 | 63.86 | 37.49",
+            above="torchrun \\\n --nproc-per-node 4 \\\n --nnodes=1 all_reduce.py",
+        ),
+    ],
+)
+def test_columns_of_settings_have_the_unit_above_in_cells_or_headings(text: str, tmp_path: Path) -> None:
+    assert told(text, tmp_path) == {("before", 4, 4 << 20): [63.86], ("after", 4, 4 << 20): [37.49]}
+
+
+def test_a_single_setting_and_thousands_with_spaces(tmp_path: Path) -> None:
+    text = markdown("n_ctx | size | custom (\u00b5s)", "8 | 192.0KiB | 2 287.61", "16 | 12.0MiB | 1 182 699.49")
+    assert told(text, tmp_path) == {("custom", 8, 192 << 10): [2288.0], ("custom", 8, 12 << 20): [1183e3]}
+
+
+def test_numbers_behind_names_with_units_in_brackets(tmp_path: Path) -> None:
+    text = "all_reduce on 8 GPUs\nSize (MiB): 64, Time (ms): 1.5\nSize (MiB): 128, Time (ms): 2.5\n"
+    assert told(text, tmp_path) == {(None, 8, 64 << 20): [1500.0], (None, 8, 128 << 20): [2500.0]}

@@ -584,7 +584,7 @@ def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | Non
         f"busbw has no type {row.dtype}": row.dtype is not None and row.dtype not in CASE_DTYPE_BYTES,
         f"busbw has no reduction {row.redop}": op.reduces and row.redop is not None and row.redop not in REDOPS,
         "no bytes": op.sized and size == 0,
-        "size unknown": op.sized and size is None,
+        "size unknown; one for all of them can be given with --size": op.sized and size is None,
         "no time and no rate": not time,
         "ranks unknown": _group(row) is None,
     }

@@ -106,9 +106,13 @@ def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
     return named[0] if len(named) == 1 else None
 
 
+_APART: Final = re.compile(r"\b(all|reduce|to|send)[ -](?=reduce|gather|scatter|to\b|all\b|rec)")
+"""Inside of the name of an operation that is written in words, such as ``all reduce``."""
+
+
 def op_in(text: str) -> str | None:
     """The operation that a text names; None unless there is exactly one."""
-    ops = {op_named(word) for word in re.split(_WORDS_APART, text.lower())} - {None}
+    ops = {op_named(word) for word in re.split(_WORDS_APART, _APART.sub(r"\1_", text.lower()))} - {None}
     return next(iter(ops)) if len(ops) == 1 else None
 
 

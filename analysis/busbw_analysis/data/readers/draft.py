@@ -215,7 +215,7 @@ class Draft:
             return None
         if stop == len(names):
             return dict(zip(names, words[:stop], strict=True))
-        self.note("truncated-row", line.number, "a row that does not fit its header is ignored")
+        self.note("truncated-row", line.number, "a row that does not fit its header is ignored: paste all of its words")
         return None
 
     def end(self, **facts: object) -> None:

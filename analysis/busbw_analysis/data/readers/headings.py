@@ -23,7 +23,7 @@ _ALIASES: Final = {
     "rate": "",
     "bandwidth": "bw throughput tput speed",
     "op": "operation collective collectiveoperation name primitive",
-    "ranks": "nranks numranks nproc nprocs np processes worldsize",
+    "ranks": "nranks numranks nproc nprocs np processes worldsize totalranks totalgpus",
     "gpus": "ngpus numgpus gpucount devices",
     "nodes": "nnodes numnodes",
     "wrong": "",
@@ -38,7 +38,7 @@ _STATISTICS: Final = {
     **dict.fromkeys(("avg", "average", "mean"), "mean"),
     **dict.fromkeys(("median", "p50"), "median"),
     **dict.fromkeys(("min", "minimum"), "min"),
-    **dict.fromkeys(("max", "maximum"), "max"),
+    **dict.fromkeys(("max", "maximum", "peak"), "max"),
     "p99": "p99",
 }
 _STATISTIC: Final = re.compile(f"({'|'.join(_STATISTICS)})?(.*?)({'|'.join(_STATISTICS)})?")
@@ -61,6 +61,11 @@ _CELL: Final = re.compile(r"([+-]?\d[\d.,eE+-]*?) ?([A-Za-zµμ][A-Za-zµμ/ ]*)
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(\.\d+)?")
 
 
+_SPACED: Final = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
+"""Between thousands: ``2 287.61``."""
+_SIZED: Final = re.compile(r"(?<![\w.])\d[\d.]* ?[KMGTkmgt]i?B\b(?![/p])")
+
+
 class Column(NamedTuple):
     """A column of a table.
 
@@ -69,7 +74,7 @@ class Column(NamedTuple):
     factors: the possible base units (B, s, B/s) in a unit of its heading; empty if that has none
     place: whether it is of the operation in place; None if the heading does not say it
     statistic: of time and rates; None if the heading does not say it
-    variant: other words of a heading that has the unit of a time or rate, such as "before"
+    variant: other words of a heading that has the unit of a time or rate, such as "before", or the size that it names
     """
 
     heading: str
@@ -83,6 +88,10 @@ class Column(NamedTuple):
 @lru_cache(maxsize=1024)
 def column(heading: str) -> Column:
     """What a heading says. Every word of it has to be known, else the column has no name."""
+    if (sized := _SIZED.search(heading[:_LONGEST])) is not None:  # "8 GB busbw"
+        rest = column(heading[: sized.start()] + heading[sized.end() :])
+        named = rest.name in {"time", "algbw", "busbw"}
+        return rest._replace(heading=heading, variant=sized[0]) if named else Column(heading)
     plain = re.sub("[*`]", "", heading[:_LONGEST]).strip(": ").lstrip("#").replace("_", " ")
     inside = [part.strip() for part in _BRACKETS.findall(plain)]
     unit = next((part for part in inside if any(factors(kind, part) for kind in _OF_UNIT)), None)
@@ -149,6 +158,13 @@ def factors(name: str, unit: str) -> tuple[float, ...]:
     return (factor / 8,) if letters.lower().startswith("bit") or letters == "b" else (factor,)
 
 
+def size_of(text: str) -> str | None:
+    """The bytes in a text such as ``8 GiB``; None for any other, and for a unit that may be of 1000 or of 1024."""
+    size = amount(text, whole=True)
+    known = () if size is None else factors("size", size.unit)
+    return str(round(size.value * known[0])) if size is not None and len(known) == 1 else None
+
+
 class Amount(NamedTuple):
     """The number of a cell, its unit (empty: the cell has none), and half a unit of its last digit."""
 
@@ -163,7 +179,7 @@ def amount(cell: str, *, whole: bool) -> Amount | None:
 
     whole: the number is a whole one, so that 8,192 has thousands and no decimals
     """
-    match = _CELL.fullmatch(cell.strip("*` ")[:_LONGEST])
+    match = _CELL.fullmatch(_SPACED.sub("", cell.strip("*` ")[:_LONGEST]))
     if match is None:
         return None
     digits = match[1]

@@ -79,8 +79,17 @@ _GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
 """The label of a rank inside a row: ``-1[0]     42.1``."""
 
 
-HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
-"""The hosts that a launcher is given by name, with their slots."""
+HOSTS: Final = re.compile(
+    r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
+)
+"""The hosts that a launcher is given by name, with their slots; ``xxx`` hides some."""
+
+
+def slots(text: str) -> int | None:
+    """The slots of all hosts of a command of Open MPI, which without ``-np`` starts a rank in each; None: not given."""
+    named = HOSTS.search(text)
+    counts = [] if named is None or "mpirun" not in text else [host.partition(":")[2] for host in named[1].split(",")]
+    return sum(map(int, counts)) if counts and all(counts) else None
 
 
 class Line(NamedTuple):
@@ -155,8 +164,8 @@ def hosts_of(command: str | Sequence[str], ranks: int) -> tuple[str, ...]:
     """
     if isinstance(command, str):
         found = HOSTS.search(command)
-        slots = (host.partition(":") for host in found[1].split(",")) if found is not None else ()
-        command = [host for host, _, count in slots for _ in range(int(count or 1))]
+        named = (host.partition(":") for host in found[1].split(",")) if found is not None else ()
+        command = [host for host, _, count in named for _ in range(int(count or 1))]
     return tuple(command) if len(command) == ranks else ()
 
 

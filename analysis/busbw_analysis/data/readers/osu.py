@@ -19,6 +19,7 @@ from busbw_analysis.data.readers.lines import (
     number,
     rest,
     scaled,
+    slots,
     whole,
 )
 
@@ -115,13 +116,14 @@ def _around(draft: Draft, text: str) -> None:
     if (match := _STARTUP.search(text)) is not None:
         draft.place(rank=match[1], pid=match[2], host=match[3])
         draft.facts["ranks"] = max(int(match[1]) + 1, draft.facts.get("ranks") or 0)
-    elif "osu_" in text and (match := _LAUNCH.search(text)) is not None:
+    elif "osu_" in text and ((match := _LAUNCH.search(text)) is not None or slots(text) is not None):
+        ranks = slots(text) or 0 if match is None else int(match[1])
         draft.end()  # of the next table
         draft.command(text)
-        draft.facts["ranks"] = int(match[1])
+        draft.facts["ranks"] = ranks
         draft.places.clear()
         listed = _LISTED.search(text)
-        for rank, host in enumerate(hosts_of(listed[1].split() if listed else text, int(match[1]))):
+        for rank, host in enumerate(hosts_of(listed[1].split() if listed else text, ranks)):
             draft.place(rank=rank, host=host)
 
 

@@ -88,6 +88,8 @@ def _reached(draft: Draft, lines: Iterable[Line]) -> Iterator[Line]:
     """The ``lines``; those that begin a phase tell where a log without rows ends."""
     for line in lines:
         begins = line.text.lstrip("* ")
+        if begins.startswith("remote address"):
+            draft.progress.went_on()
         for phase in _PHASES:
             if begins.startswith(phase.sign):
                 draft.progress.reach(line.number, phase, line.text)

@@ -868,6 +868,11 @@ class Progress:
         self._of |= {int(self._rank)} if self._rank else set()
         self._at |= _host_of(text)
 
+    def went_on(self) -> None:
+        """Forget a failure that only waits: what it waited for came."""
+        if self._failed is not None and FAILURES[self._failed[0]].waits:
+            self._failed = None
+
     def failure(self, *, alone: bool = True) -> Ending | None:
         """The message with which the job failed, its usual causes and what to do; None without one that is known.
 

@@ -44,7 +44,7 @@ class Units:
 
     factor: busbw over algbw; None: unknown
     notes: code and text of what is ambiguous
-    size_is_known: whether the sizes have one meaning; without it no number of the table has one
+    size_is_known: whether the sizes, if there are any, have one meaning; without it no number of the table has one
     """
 
     def __init__(
@@ -57,13 +57,16 @@ class Units:
         usual: bool,
     ) -> None:
         self._columns, self._usual = columns, usual
-        self._size = next(place for place, entry in enumerate(columns) if entry.name == "size")
+        self._size = next((place for place, entry in enumerate(columns) if entry.name == "size"), -1)
         self._notes: dict[str, str] = {}
+        self._like_algbw = columns[at["algbw"]].factors if "algbw" in at else None
+        self._size_meaning, self._rate_meaning, self.size_is_known = 0, None, True
+        if self._size < 0:
+            return
         known = self._agreeing(rows, at, factor)
         of_size, of_rate = ({pair[which] for pair in known} for which in (0, 1))
         size_meaning = self._only(of_size, [self._amount(self._size, row) for row in rows])
         self._size_meaning, self._rate_meaning = size_meaning or 0, of_rate.pop() if len(of_rate) == 1 else None
-        self._like_algbw = columns[at["algbw"]].factors if "algbw" in at else None
         self.size_is_known = False
         sizes = f"sizes such as {rows[0][self._size][:40]!r} below {columns[self._size].heading[:80]!r}"
         if size_meaning is None:
@@ -81,8 +84,8 @@ class Units:
         return [(code, why) for why, code in self._notes.items()]
 
     def sized(self, cells: Sequence[str]) -> str | None:
-        """The size of a row in bytes; None if the cell has no number with a known unit."""
-        size = self._amount(self._size, cells)
+        """The size of a row in bytes; None without a column of sizes, or if its cell has no number of a known unit."""
+        size = None if self._size < 0 else self._amount(self._size, cells)
         return None if size is None else str(round(size.by(self._size_meaning)))
 
     def rate_or_time(self, at: int, cell: str) -> float | None:

@@ -7,6 +7,7 @@ docs/logs.md lists the headings. rccl-tests writes no units; its times are micro
 import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, get_args
 
 from busbw.errors import LogError
@@ -14,8 +15,9 @@ from busbw.escape import from_cell
 from busbw.ops import OPS, bus_factor
 from busbw.ops.settings import Pairs
 from busbw.runs.records import Mode, Sync
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, variant
+from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, factors, size_of, variant
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.lines import op_named, verdict, whole
 from busbw_analysis.data.readers.table_units import Units
@@ -25,14 +27,22 @@ SIGN: Final = re.compile(
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
     rb"|(?:\b[mu]|\xc2\xb5|\xce\xbc)s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
-    rb"|(?i:\b(?:size|bytes) *[:=] *\d[^\n]{0,199}\b(?:time|latency|duration|algbw|busbw|bandwidth|bw) *[:=] *\d)"
+    rb"|(?i:\b(?:size|bytes)(?: ?\(\w{1,6}\))? *[:=] *\d[^\n]{0,199}"
+    rb"\b(?:time|latency|duration|algbw|busbw|bandwidth|bw)(?: ?\([\w/]{1,6}\))? *[:=] *\d)"
+    rb"|(?im:^(?=[^\n]{0,999}(?:[|;\t]|,(?! )))[^\n]{0,999}(?:\b|_)(?:bus|alg\w{0,6})[_ -]?(?:bw|bandwidth)(?:\b|_)"
+    rb"[^\n{}=]{0,999}$)"
+    rb"|(?im:\([^()\n]{0,60}\b(?:[mu]s|GB/s)\b[^()\n]{0,60}\)[^\n]{0,60}\n"
+    rb"\s{0,9}\|?[ \t]*(?:\w{1,9} )?(?:size|bytes)\b)"
+    rb"|(?im:^\|?[ \t]*(?:\w{1,9} )?(?:size|bytes)[ \t]*[|\t][^\n]{1,200}\n(?:[-|: ]*\n)?"
+    rb"\|?[ \t]*\d[\d.]{0,20} ?[KMG]i?B[ \t]*[|\t][^\n]{0,99}\d ?(?:[mu]?s|[GM]B/s)\b)"
     rb"|(?im:^[^\w\n]{0,9}(?:all[-_ ]?(?:reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter|broadcast|send[-_ ]?recv)\b"
     rb"[^\n]{0,40}?[ :(]\d[\d.]{0,20} ?[KMG]i?B\b[^\n/]{0,40}?[ :]\d[\d.]{0,20} ?(?:[mu]|\xc2\xb5|\xce\xbc)?s\b)"
 )
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
 JSON: Final = re.compile(rb'"busBw"\s*:')
 _STATED: Final = re.compile(
-    r"([A-Za-z][\w -]{0,30}?) ?[:=] ?(\d[\d.,eE+-]*(?: ?[A-Za-z\u03bc\u00b5]+(?:/s)?)?)(?![\w:=])"
+    r"([A-Za-z][\w -]{0,30}?(?: ?\([\w/]{1,6}\))?) ?[:=] ?"
+    r"(\d(?:[\d.,eE+-]*[\d.])?(?: ?[A-Za-z\u03bc\u00b5]+(?:/s)?)?)(?![\w:=])"
 )
 """A number behind its name, as programs print them in a line: ``busbw: 16.4 GB/s``."""
 _AMOUNT: Final = re.compile(r"(?<![\w.])\d[\d.]* ?([A-Za-z\u00b5\u03bc]{1,5}(?:/s)?)(?![\w/])")
@@ -66,12 +76,16 @@ _OP: Final = re.compile(
     r"|(?:reduce|gather|scatter)(?=_perf))(?![a-z])"
 )
 _RANKS: Final = re.compile(
-    r"(?i)(?<![\w.*×x-])(\d{1,6})[- ]?(?:ranks|gpus|devices|processes|npus)\b(?! (?:per|each|/))"
+    r"(?i)(?<![\w.*×x-])(\d{1,6})(?:[- ]?(?:ranks|gpus|devices|processes|npus)|-gpu)\b(?! (?:per|each|/))"
 )
 _TIMES_GPU: Final = re.compile(r"(?<![\w.])(\d{1,3}) ?[x×] ?(?:(?:NVIDIA|AMD|RTX) )?(?:[A-Z]{1,2}\d{2,4}|MI\d{3})")
 """GPUs by their name: ``8xH100``."""
 _WORLD: Final = re.compile(r"(?i)\b(?:world[_ ]?size|n_?ranks|ranks|processes)[ =:]{1,3}(\d{1,6})\b")
 _TORCHRUN: Final = re.compile(r"\btorchrun\b(?=.*--nproc[-_]per[-_]node[ =](\d{1,5})\b)(?:.*--nnodes[ =](\d{1,6})\b)?")
+_UNIT_ABOVE: Final = re.compile(r"(?i)(?<=[( ])([mu]s|[GM]B/s)\b(?=[^()]*\))")
+"""The unit of a table without others, in brackets in the line above."""
+_SIZE: Final = re.compile(r"(?<![\w./-])(\d[\d.]* ?[KMG]iB) (?:messages?|payload|buffers?|tensors?|per)\b")
+_ONLY_SIZE: Final = re.compile(r"-b (\d+[KMGkmg]) -e \1\b")
 _NODES: Final = re.compile(r"(?i)\b(?<!intra-)(?:nodes?|hosts?|machines?|servers?|pods?|per)\b")
 
 
@@ -90,7 +104,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
         if not plain or (table is not None and table.take_units(plain)):
             continue
         stated = _stated(plain)
-        head = None if stated else _head(plain)
+        head = None if stated else _head(plain) or (None if table is not None and table.rows else _unnamed(plain))
         if not stated and head is None:
             if table is not None and table.take(number, plain):
                 continue
@@ -150,14 +164,18 @@ About = Callable[[Sequence[str]], Mapping[str, Any]]
 
 def _about(above: Sequence[str]) -> dict[str, Any]:
     """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
+    above = "\n".join(above).replace("\\\n", " ").split("\n")
     ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
     ranks |= {int(count) for sign in (_WORLD, _TIMES_GPU) for line in above for count in sign.findall(line)}
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
-    if any(_NODES.search(line) and not re.search(r"(?i)\branks\b", line) for line in above):
+    if any(_NODES.search(line) and not re.search(r"(?i)\branks\b|torchrun", line) for line in above):
         ranks = set()
-    facts: dict[str, Any] = {"tool_op": ops.pop()} if len(ops) == 1 else {}
-    return facts | ({"ranks": ranks.pop()} if len(ranks) == 1 else {})
+    sizes = {size_of(size) for line in above for size in _SIZE.findall(line)}
+    sizes |= {size_of(f"{size}iB") for line in above for size in _ONLY_SIZE.findall(line)}
+    units = _UNIT_ABOVE.findall(above[-1]) if above else []
+    named: dict[str, set[Any]] = {"tool_op": ops, "ranks": ranks, "size": sizes - {None}, "unit": set(units)}
+    return {name: values.pop() for name, values in named.items() if len(values) == 1}
 
 
 # --- lines and their cells -------------------------------------------------------------------------------------------
@@ -193,19 +211,59 @@ def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
     is_units = all(map(_UNIT.fullmatch, line.lstrip("# ").split()))
     for by, split in _SPLITS if not is_units and SIGN.search(line.encode()) is not None else ():
         names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
-        columns = {entry.name for entry in _columns(names[:_MOST_COLUMNS])}
+        known = _columns(names[:_MOST_COLUMNS], least=1 if by in {"|", "\t"} else 2)
+        columns = {entry.name for entry in known}
         if None in columns and by == " ":
             continue
-        if len(names) <= _MOST_COLUMNS and "size" in columns and columns & RESULTS:
+        results = columns & RESULTS if "size" in columns else columns & {"algbw", "busbw"} if by.strip() else None
+        if 1 < len(names) <= _MOST_COLUMNS and results and ("size" in columns or any(map(_is_rate, known))):
             return split, tuple(names)
     return None
 
 
-def _columns(names: Sequence[str]) -> list[Column]:
-    """What the headings say. Without a result, at least two that have a unit of results are variants of one."""
+def _unnamed(line: str) -> tuple[Split, tuple[str, ...]] | None:
+    """A line of headings of which only the first, the size, is known: units of the others may be elsewhere."""
+    for by, split in _SPLITS if "size" in line.lower() or "bytes" in line.lower() else ():
+        names = split(line) if by in line and by in {"|", "\t", "  "} else []
+        if 1 < len(names) <= _MOST_COLUMNS and column(names[0]).name == "size" and all(map(_is_word, names)):
+            return split, tuple(names)
+    return None
+
+
+def _is_setting(cell: str) -> bool:
+    """Whether a cell is no time of day and no amount of anything measured."""
+    number = amount(cell, whole=False)
+    of_unit = number is not None and any(factors(kind, number.unit) for kind in ("time", "bandwidth", "size"))
+    return not of_unit and re.search(r"\d:\d\d", cell) is None
+
+
+def _is_word(cell: str) -> bool:
+    return re.search("[A-Za-z]", cell) is not None and _is_setting(cell)
+
+
+def _is_plain(tool_op: str | None, ranks: int | None) -> bool:
+    """Whether algbw and busbw of an operation are the same."""
+    op = op_named(tool_op or "")
+    return op in OPS and {bus_factor(op, count) for count in ([ranks] if ranks else (2, 64))} <= {1.0, None}
+
+
+def _unit_of(cells: Iterable[str]) -> str | None:
+    """The unit of a time or rate that all ``cells`` have; None if they have none or several."""
+    units = {number.unit for cell in cells if (number := amount(cell, whole=False)) is not None}
+    unit = units.pop() if len(units) == 1 else ""
+    return unit if factors("time", unit) or factors("bandwidth", unit) else None
+
+
+def _is_rate(entry: Column) -> bool:
+    """Whether a column is algbw or busbw by its heading, in bytes per second: it needs no size beside."""
+    return entry.name in {"algbw", "busbw"} and (entry.factors != () or entry.variant is not None)
+
+
+def _columns(names: Sequence[str], least: int = 1) -> list[Column]:
+    """What the headings say. Without a result, those of ``least`` and more that have its unit are variants of one."""
     known = [column(name) for name in names]
     variants = [entry if entry.name else variant(entry.heading) for entry in known]
-    several = sum(entry.variant is not None for entry in variants) > 1
+    several = sum(entry.variant is not None for entry in variants) >= least
     return variants if several and not any(entry.name in RESULTS for entry in known) else known
 
 
@@ -225,7 +283,11 @@ class Table:
         self, draft: Draft, line: int, split: Split, header: tuple[str, ...], facts: Mapping[str, Any]
     ) -> None:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
+        half, rest = divmod(len(header), 2)
+        self.twice = half > 1 and header[:half] == header[half + rest :] and not any(header[half : half + rest])
+        self.header = header = header[:half] if self.twice else header
         self.columns = _columns(header)
+        self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
         self.rccl = "numCycle" in header or split is list
         draft.begin(line)
@@ -242,6 +304,9 @@ class Table:
             cells = _NUMBERS.findall(line)
         if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
             cells = cells[1:]  # pandas prints the number of the row below no heading
+        if self.twice and len(cells) // 2 == len(self.header):  # two rows side by side
+            self.rows.append((number, cells[: len(self.header)]))
+            cells = cells[-len(self.header) :]
         if len(cells) != len(self.header):
             are_numbers = [real(cell) is not None for cell in cells]
             is_row = len(cells) > 1 and (are_numbers[0] and are_numbers[-1] if aligned else any(are_numbers))
@@ -269,20 +334,51 @@ class Table:
 
     def end(self) -> None:
         """Add all rows to the draft, or a note that says why their numbers are not known."""
-        if not any(entry.name == "size" for entry in self.columns):
+        if self.rccl and not any(entry.name == "size" for entry in self.columns):
             self.draft.note("no-header", self.line, "rows without a size are ignored")
             return
+        self.columns = self._with_units() if self.rows else self.columns
         groups = self._groups()
         if not self.rows or not groups:
             return
         factor = self._factor()
         units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, factor, usual=self.rccl)
         self._check_facts(groups[0], units)
+        self.keys = [] if self.rccl or _OF_BUSBW.issubset(self.header) else self._keys()
         for number, cells in self.rows if units.size_is_known else ():
             for group in groups:
                 self._add(number, cells, group, units)
         for code, why in units.notes:
             self.draft.note(code, self.line, why)
+
+    def _with_units(self) -> list[Column]:
+        """The columns; if none is a result, those with the unit of one in their cells or in the line above are."""
+        if any(entry.name in RESULTS for entry in self.columns):
+            return self.columns
+        return [
+            variant(f"{entry.heading} ({unit})")._replace(heading=entry.heading)
+            if entry.name is None
+            and (unit := _unit_of(cells[at] for _, cells in self.rows) or self.facts.get("unit")) is not None
+            else entry
+            for at, entry in enumerate(self.columns)
+        ]
+
+    def _keys(self) -> list[int]:
+        """The columns of unknown headings before the results that tell rows apart which are the same by all known ones.
+        What counts up by one counts repetitions.
+        """
+        known = [at for at, entry in enumerate(self.columns) if entry.name not in {None, "nodes", *RESULTS}]
+        same = by_key((tuple(cells[at] for at in known), cells) for _, cells in self.rows)
+        first = min(at for at, entry in enumerate(self.columns) if entry.name in RESULTS)
+        keys: list[int] = []
+        for at in set(range(first)).difference(known) if len(same) < len(self.rows) else ():
+            values = [[cells[at] for cells in rows] for rows in same.values() if len(rows) > 1]
+            steps = (pair for some in values for pair in pairwise(whole(value.lstrip("#")) for value in some))
+            repeats = all(before is not None and after == before + 1 for before, after in steps)
+            differ = any(len(set(some)) > 1 for some in values)
+            if differ and not repeats and all(_is_setting(value) for some in values for value in some):
+                keys.append(at)
+        return sorted(keys)
 
     def _factor(self) -> float | None:
         """busbw over algbw by the only operation of the rows and the ranks above the table; None: unknown."""
@@ -349,6 +445,11 @@ class Table:
             row = {heading: from_cell(cell) for heading, cell in row.items()}
             cells = [from_cell(cell) for cell in cells]
         values, others = self._values(cells, group, units)
+        of_heading = size_of(group.variant or "")
+        values["size"] = values["size"] or of_heading or self.facts.get("size")
+        named = [cells[at] if _is_word(cells[at]) else f"{self.header[at]} {cells[at]}" for at in self.keys]
+        named = [name.replace("`", "").strip("*") for name in named]
+        named += [] if group.variant is None or of_heading else [group.variant]
         gpus = values.get("gpus") if values.get("nodes", "1") == "1" else None  # of several nodes: perhaps of each
         ranks = whole(values.get("ranks", gpus)) if "ranks" in values or gpus else self.facts.get("ranks")
         tool_op = text(values.get("op")) or self.facts.get("tool_op")
@@ -358,6 +459,8 @@ class Table:
                 rate = values.get("algbw") or self._bandwidth(number, group, values.get("bandwidth"), tool_op, ranks)
             is_rated = rate is not None or values.get("algbw") is not None
             messages = 1 if is_rated else None  # one S in a call, so that its time follows
+        elif _is_plain(tool_op, ranks):
+            values.setdefault("algbw", values.get("bandwidth"))
         check = _CHECK.match(values.get("check") or "")
         pair = _PAIR.fullmatch(values.get("group") or "")
         source, target = (None, None) if pair is None else pair.groups()
@@ -366,7 +469,7 @@ class Table:
         fields: dict[str, Any] = {} if check is None else {"check": check[0]}
         fields |= verdict(values["wrong"]) if "wrong" in values else {}
         fields |= {} if ranks is None and "ranks" not in values else {"ranks": ranks}
-        fields |= {} if group.variant is None else {"settings": group.variant}
+        fields |= {"settings": " ".join(named)} if named else {}
         fields |= {"statistic": "mean" if self.rccl else statistic} | (_of_busbw(row) if ours else {})
         self.draft.collective(
             number,
@@ -407,9 +510,7 @@ class Table:
         self, number: int, group: _Group, value: float | None, tool_op: str | None, ranks: int | None
     ) -> float | None:
         """A bandwidth of which nothing says whether it is algbw or busbw, if the two are the same; else None, noted."""
-        op = op_named(tool_op or "")
-        is_plain = op in OPS and {bus_factor(op, count) for count in ([ranks] if ranks else (2, 64))} <= {1.0, None}
-        if value is None or is_plain:
+        if value is None or _is_plain(tool_op, ranks):
             return value
         heading = self.header[group.at["bandwidth"]][:80]
         why = f"the heading {heading!r} may be algbw (size over time) or busbw: write algbw or busbw instead"
