@@ -567,10 +567,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     by_peak = by_key(
         ((rate.peak, rate.what), op) for op, rate in best.items() if rate is not None and rate.what is not None
     )
-    peaks = (
-        f"100 % is {format_rate(peak)} for {', '.join(ops)}, from {what}"
-        for (peak, what), ops in by_peak.items()
-    )
+    peaks = (f"100 % is {format_rate(peak)} for {', '.join(ops)}, from {what}" for (peak, what), ops in by_peak.items())
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 

@@ -317,8 +317,9 @@ def limits_headline(rows: Sequence[Limits], days: float) -> str:
         return f"{over}; without latency there is no wall (reconstructed from a paper's abstract)"
     best = max(rows[1:], key=lambda other: other.wall)
     return (
-        f"{over}; more than {first.wall:.1e} FLOP take longer than that by latency alone (the wall). Of the changes below, "
-        f"'{best.name}' moves the wall most, {best.wall / first.wall:.3g} times (reconstructed from a paper's abstract)"
+        f"{over}; more than {first.wall:.1e} FLOP take longer than that by latency alone (the wall). Of the changes "
+        f"below, '{best.name}' moves the wall most, {best.wall / first.wall:.3g} times (reconstructed from a paper's "
+        "abstract)"
     )
 
 

@@ -116,8 +116,7 @@ def _around(draft: Draft, text: str) -> None:
     if (match := _STARTUP.search(text)) is not None:
         draft.place(rank=match[1], pid=match[2], host=match[3])
         draft.facts["ranks"] = max(int(match[1]) + 1, draft.facts.get("ranks") or 0)
-    elif "osu_" in text and ((match := _LAUNCH.search(text)) is not None or slots(text) is not None):
-        ranks = slots(text) or 0 if match is None else int(match[1])
+    elif "osu_" in text and (ranks := int(launch[1]) if (launch := _LAUNCH.search(text)) else slots(text) or 0):
         draft.end()  # of the next table
         draft.command(text)
         draft.facts["ranks"] = ranks
