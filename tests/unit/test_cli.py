@@ -115,7 +115,14 @@ def test_a_dry_run_of_a_backend_that_is_not_here_says_so() -> None:
     result = busbw("run", "--op", "all_reduce", "--backend", "nccl", "--ranks", "2", "--dry-run")
     reason = BACKENDS["nccl"].missing()
     assert result.exit_code == 0
-    assert (str(reason) in result.stderr) == (reason is not None)
+    assert (str(reason) in result.stderr.partition("\n")[0]) == (reason is not None)
+    assert ("about" in result.stderr) == (reason is None)
+
+
+def test_a_dry_run_in_which_every_case_is_skipped_estimates_no_time() -> None:
+    result = busbw("run", "--op", "all_reduce", "--ranks", "1", "--dry-run")
+    assert (result.exit_code, result.stdout.count("skipped:")) == (0, 1)
+    assert not {"×", "about"} & set(result.stderr.split())
 
 
 @pytest.mark.parametrize(("typed", "name"), [("deepseek-v3", "DeepSeek-V3"), ("mlp 1024", "MLP 1024")])

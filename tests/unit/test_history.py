@@ -25,13 +25,14 @@ from busbw.runs.plan import LogPlan
 from busbw.runs.records import Check, Measurement
 from busbw.runs.run import ImportedLog
 from busbw.runs.store import folders
+from busbw.units import format_rate, format_time
 from busbw_analysis.history import trends as history
 from busbw_analysis.history.as_json import document
 from busbw_analysis.history.engine import Local
 from busbw_analysis.history.facts import facts_of
 from busbw_analysis.history.page import page_of
 from busbw_analysis.history.steps import FEWEST_BEFORE, FEWEST_RUNS, Step, steps_of
-from busbw_analysis.history.text import answer_lines, names_of, sparkline
+from busbw_analysis.history.text import answer_lines, case_table, names_of, sparkline
 from busbw_analysis.history.trends import (
     History,
     RunFacts,
@@ -93,6 +94,15 @@ def test_a_trend_has_the_median_over_launches_of_every_run(results: Path) -> Non
         assert trend.time_ns[place] == pytest.approx(np.median(medians))
         assert (trend.low_ns[place], trend.high_ns[place]) == (min(medians), max(medians))
         assert trend.busbw[place] == pytest.approx((1 << 20) / np.median(medians) * 1e9 / 2), "as in busbw show"
+
+
+def test_the_busbw_of_a_case_is_that_of_its_shown_time(results: Path) -> None:
+    history = history_in(results, ops=("all_gather",))
+    times, moved = np.array([3e6, 30e6]), float(history.trends[0].busbw[0] * history.trends[0].time_ns[0])
+    trend = replace(history.trends[0], runs=history.trends[0].runs[:2], time_ns=times, busbw=moved / times, steps=())
+    shown = case_table(replace(history, trends=(trend,)))
+    cells = {column.name: cell.text for column, cell in zip(shown.columns, shown.rows[0], strict=True)}
+    assert (cells["median time"], cells["busbw"]) == (format_time(16.5e6), format_rate(moved / 16.5e6))
 
 
 def test_the_step_is_named_with_the_library_that_changed_at_it(results: Path) -> None:

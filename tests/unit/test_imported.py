@@ -181,6 +181,19 @@ def test_a_table_of_a_paste_is_read_although_another_is_not(tmp_path: Path) -> N
     assert "table-left-out" in {note.code for note in require(stored.run.imported).notes}
 
 
+def test_ranks_that_are_given_are_those_of_every_table() -> None:
+    """Three of its tables are below no command line."""
+    stored = find(LOGS, str(LOGS / "osu-collectives.txt")).read(LogFacts(ranks=4)).stored
+    assert {(row.case.group, row.case.ranks, row.ranks) for row in stored.imported} == {("all", 4, (0, 1, 2, 3))}
+
+
+def test_tables_and_rows_that_are_left_out_for_the_same_reason_are_one_note() -> None:
+    stored = find(LOGS, str(LOGS / "osu-collectives.txt")).read().stored
+    notes = [note for note in require(stored.run.imported).notes if "left-out" in note.code]
+    assert [(note.code, note.line) for note in notes] == [("table-left-out", 11), ("left-out", 22)]
+    assert re.findall(r"\d+", notes[0].text) == ["3", "11", "17", "23"]
+
+
 def test_rows_of_a_table_may_be_over_other_numbers_of_ranks(tmp_path: Path) -> None:
     path = tmp_path / "log"
     head = " nodes        size         count  type   redop     time   algbw   busbw"

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
@@ -505,6 +506,32 @@ def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path) -> None:
     answers = [CliRunner().invoke(main, [*asked, *run]) for run in ((), ("--from", "latest"))]
     assert [answer.exit_code for answer in answers] == [0, 0], answers[0].output
     assert answers[0].stdout == answers[1].stdout
+
+
+def test_the_command_that_a_refusal_gives_keeps_what_was_given(tmp_path: Path) -> None:
+    write_synthetic(tmp_path / "results", synthetic_run([case("all_reduce", size, 4) for size in SIZES], Obeying()))
+    kept = ["--size", "2MiB", "--results-dir", str(tmp_path / "results"), "--force"]
+    said = CliRunner().invoke(main, ["predict", "--op", "all_reduce", *kept])
+    words = shlex.split(said.stderr.split("busbw predict")[1])
+    assert said.exit_code == 2
+    assert words == ["latest", "--op", "all_reduce", "--ranks", "8", "--size", "2MiB", *words[7:]]
+    assert sorted(words[5:]) == sorted(kept)
+
+
+def test_without_messages_the_refusal_says_what_to_measure(tmp_path: Path) -> None:
+    write_synthetic(tmp_path / "results", synthetic_run([case("all_reduce", size, 2) for size in SIZES], Obeying()))
+    asked = ["predict", "--op", "all_reduce", "--ranks", "4", "--results-dir", str(tmp_path / "results")]
+    said = CliRunner().invoke(main, asked)
+    assert said.exit_code == 1
+    assert "--no-baseline" in said.stderr
+
+
+def test_the_errors_of_a_prediction_are_printed_once(kept: tuple[Path, ...]) -> None:
+    asked = "--ranks", "8", "--size", "1MiB"
+    (prediction,) = json.loads(busbw(kept, *asked, "--json").stdout)["predictions"]
+    shown = busbw(kept, *asked).stdout
+    for error in ("held_out_median_error", "held_out_worst_error"):
+        assert len(re.findall(rf"\b{prediction[error]:.1%}", shown)) == 1
 
 
 def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:

@@ -1,13 +1,14 @@
 """Options that several analysis commands share, and their output."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from busbw.errors import BusbwError, StoreError, UsageError
 from busbw.escape import echo, echo_toned
@@ -50,6 +51,16 @@ def choice_option(flag: str, allowed: object, default: str | None, words: str) -
 def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
     """A callback that reads a text before click asks for options that are missing; None if it was not given."""
     return lambda _context, _parameter, text: None if text is None else parse(text)
+
+
+def given(without: Collection[str]) -> Iterator[list[str]]:
+    """The words of each option of the command line, except those of the parameters ``without``."""
+    context = click.get_current_context()
+    values = {**context.meta.get(_FACTS, {}), **context.params}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in without and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            yield parameter.opts[:1] + ([] if values[name] is True else [str(values[name])])
 
 
 def with_options(command: Command, options: Sequence[Option]) -> Command:

@@ -101,4 +101,5 @@ def _missing(runs: Sequence[Run], names: Sequence[str], op: str | None, ranks: i
     }
     lacks = " and ".join(words for words, value in given.items() if value is None)
     command = f"busbw predict {shlex.join(names)} --op {op or next(iter(ops), 'OP')} --ranks {ranks or 2 * largest}"
+    command += "".join(f" {shlex.join(words)}" for words in options.given(without={"named", "runs", "op", "ranks"}))
     return UsageError(f"give {lacks}: {command}", code="usage")

@@ -35,6 +35,7 @@ from busbw_analysis.data.readers.nccl_info import EVIDENCE
 
 _COPY_BYTES: Final = 512 << 20
 """Size of a copy of a tool that states none and has no default: that of nvbandwidth."""
+_MOST_NAMED: Final = 4
 TABLE_LEFT_OUT: Final = "table-left-out"
 """The note of a log of which a whole table cannot be used."""
 _OF_FEW: Final = LOCAL | PAIRED
@@ -80,6 +81,16 @@ class LogFacts:
         return {name: str(value) for name, value in named.items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """A table or row of a log that is not used: the code of its note, the reason, its line, and what it is of."""
+
+    code: str
+    reason: str
+    line: int
+    name: str = ""
+
+
 _HIDDEN: Final = re.compile(r"(?i)[<>*]|x{3}|^(?:host(?:name)?|node|server|machine|redacted|anon\w*)$")
 """A name that stands for names of hosts that were taken out of a log."""
 _ON_GPUS: Final = re.compile("-(?:CUDA|ROCM|ZE)")
@@ -103,30 +114,51 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 
 
 def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
-    labels = labels_of([_identity(table) for table in log.tables])
+    labels = labels_of([_identity(table, facts) for table in log.tables])
     parts = by_key(zip(labels, log.tables, strict=True))
-    if len(parts) == 1:
-        return _run_of(log, digest, modified, facts, path)
     runs: dict[Label, StoredRun] = {}
-    left_out, refused = list[LogNote](), list[LogError]()
+    left_out, refused = list[_LeftOut](), list[LogError]()
     for label, tables in parts.items():
         part = msgspec.structs.replace(log, tables=tuple(tables))  # notes of the reader are those of the whole log
         try:
-            runs[label] = _run_of(part, digest, modified, facts, path)
+            runs[label] = _run_of(part, digest, modified, facts, path, left_out)
         except LogError as error:
             refused.append(error)
-            left_out.append(LogNote(code=TABLE_LEFT_OUT, text=f"this table is left out: {error}", line=tables[0].line))
+            left_out += _rest(tables, error, left_out)
     if not runs:
         raise refused[0]
-    notes = [*left_out, *differences(labels, log.tables), *_of_several_gpus(log, facts)]
+    if len(parts) == 1:
+        return merged([*runs.values()], [*_left_out_notes(left_out)])
+    notes = [*_left_out_notes(left_out), *differences(labels, log.tables), *_of_several_gpus(log, facts)]
     return merged(apart([*runs.values()], [*runs]), notes)
 
 
-def _identity(table: Table) -> Identity:
-    """What the results of ``table`` are of, with the ranks that its columns imply if it lists none."""
+def _rest(tables: Sequence[Table], error: LogError, left_out: Sequence[_LeftOut]) -> list[_LeftOut]:
+    """Those of the refused ``tables`` that are not in ``left_out`` yet, with all or with each of their rows."""
+    known = {part.line for part in left_out}
+    rest = [table for table in tables if known.isdisjoint({table.line, *(row.line for row in table.rows)})]
+    return [_LeftOut(TABLE_LEFT_OUT, error.said, table.line) for table in rest]
+
+
+def _left_out_notes(left_out: Iterable[_LeftOut]) -> Iterator[LogNote]:
+    """A note for each reason, with all tables or rows that it applies to."""
+    for (code, reason), parts in by_key(((part.code, part.reason), part) for part in left_out).items():
+        of_tables = code == TABLE_LEFT_OUT
+        names = dict.fromkeys(str(part.line) if of_tables else part.name for part in parts)
+        which = (
+            "" if of_tables and len(parts) == 1 else f" ({'lines ' * of_tables}{', '.join(list(names)[:_MOST_NAMED])})"
+        )
+        what = f"{counted(len(parts), 'table' if of_tables else 'row')} {'is' if len(parts) == 1 else 'are'}"
+        yield LogNote(code=code, text=f"{what} left out{which}: {reason}", line=parts[0].line)
+
+
+def _identity(table: Table, facts: LogFacts) -> Identity:
+    """What the results of ``table`` are of; unless it lists ranks, over those given, else those its columns imply."""
     own, first = Identity.of_table(table), table.rows[0]
     if table.places or first.ranks is not None:
         return own
+    if facts.ranks is not None:
+        return replace(own, ranks=facts.ranks)
     ranks = {fit.ranks for fit in deduce.fits(table.rows, first.op)}
     return replace(own, ranks=ranks.pop() or own.ranks) if len(ranks) == 1 else own
 
@@ -169,16 +201,21 @@ def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:
     yield LogNote(code=SEVERAL_GPUS, text=text)
 
 
-def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
-    notes = list(log.notes)
-    tables = _known_tables(log, facts, notes)
+def _run_of(
+    log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path, left_out: list[_LeftOut]
+) -> StoredRun:
+    """The run of a log, or of a part of it; what it does not use is appended to ``left_out``."""
+    notes, unused = list(log.notes), list[_LeftOut]()
     tool = _tool_of(log)
-    world = _World.of(log, tables, tool, facts, notes)
-    rows = tuple(_rows(tables, tool, world, facts, notes))
+    try:
+        tables = _known_tables(log, facts, notes, unused)
+        world = _World.of(log, tables, tool, facts, notes)
+        rows = tuple(_rows(tables, tool, world, facts, notes, unused))
+    finally:
+        left_out += unused
     if not rows:
-        why = "; ".join(note.text for note in notes if note.code in {"left-out", TABLE_LEFT_OUT})
-        message = f"{log.source}: no row can be used: {why}"
-        raise LogError(message, code="no-case")
+        why = "; ".join(note.text for note in _left_out_notes(unused))
+        raise LogError(f"no row can be used: {why}", code="no-case", log=log.source)
     began = datetime.fromtimestamp(modified, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     run = Run(
         schema=SCHEMA,
@@ -223,7 +260,7 @@ def _tool_of(log: ForeignLog) -> Tool:
 # --- which operation, over how many ranks --------------------------------------------------------------------------
 
 
-def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> list[Table]:
+def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote], left_out: list[_LeftOut]) -> list[Table]:
     """The tables whose operation and ranks are known. Raises the first LogError if there are none."""
     tables: list[Table] = []
     refused: list[LogError] = []
@@ -232,7 +269,7 @@ def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> lis
             tables.append(_known(table, log, facts, notes))
         except LogError as error:
             refused.append(error)
-            notes.append(LogNote(code=TABLE_LEFT_OUT, text=f"this table is left out: {error}", line=table.line))
+            left_out.append(_LeftOut(TABLE_LEFT_OUT, error.said, table.line))
     if not tables:
         raise refused[0]
     return tables
@@ -318,11 +355,10 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
         names = [candidate.op for candidate in candidates]
         fitting = f"; its columns fit {' and '.join(names)}" if names else ""
         options = " or ".join(f"--op {name}" for name in names or ["OP"])
-        message = f"{where}: the log names no operation{fitting}; name it with {options}"
-        raise LogError(message, code="no-op")
+        raise LogError(f"the log names no operation{fitting}; name it with {options}", code="no-op", log=where)
     if fit is None or fit.ranks is None:
-        message = f"{where}: the log does not contain the number of ranks; give it with --ranks"
-        raise LogError(message, code="no-ranks")
+        lacks = "the log does not contain the number of ranks; give it with --ranks"
+        raise LogError(lacks, code="no-ranks", log=where)
     by_name = "" if len(candidates) == 1 else " and its file name"
     values = (("the operation", "--op", op), ("the number of ranks", "--ranks", rows[0].ranks))
     nouns = [noun for noun, _, value in values if value is None]
@@ -360,8 +396,8 @@ class _World:
         if any(_first_group(table) is not None for table in tables):
             ranks = max([ranks, *((place.rank or 0) + 1 for table in tables for place in table.places)])
         if ranks > limits.MOST_RANKS:
-            message = f"{log.source}: {ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
-            raise LogError(message, code="too-large")
+            message = f"{ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
+            raise LogError(message, code="too-large", log=log.source)
         known = _hosts(log, best, ranks, tool, facts, notes)
         hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
         environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts or best.nic else {}
@@ -487,11 +523,15 @@ def _with_gpus(
 
 
 def _rows(
-    tables: Sequence[Table], tool: Tool, world: _World, facts: LogFacts, notes: list[LogNote]
+    tables: Sequence[Table],
+    tool: Tool,
+    world: _World,
+    facts: LogFacts,
+    notes: list[LogNote],
+    left_out: list[_LeftOut],
 ) -> Iterator[Imported]:
-    """The usable rows of all tables as records; appends ``notes`` about the others."""
+    """The usable rows of all tables as records; appends the others to ``left_out``, and ``notes``."""
     seen: Counter[Case] = Counter()
-    left_out: dict[str, list[Aggregate]] = {}
     assumed = False
     for table in tables:
         blocks: Counter[tuple[Case, tuple[int, ...]]] = Counter()
@@ -507,7 +547,7 @@ def _rows(
             time = _seconds(row, size)
             reason = _unusable(row, size, time)
             if reason is not None:
-                left_out.setdefault(reason, []).append(row)
+                left_out.append(_LeftOut("left-out", reason, row.line, str(row.tool_op or row.op)))
                 continue
             case, ranks = _case(row, size or 0, table, tool, world)
             assumed = assumed or guessed
@@ -539,10 +579,6 @@ def _rows(
             "Rates are as printed, times follow from the size; give it with --size"
         )
         notes.append(LogNote(code="assumed-size", text=text))
-    for reason, rows in left_out.items():
-        names = dict.fromkeys(str(row.tool_op or row.op) for row in rows)
-        text = f"{len(rows)} rows are left out ({', '.join(list(names)[:4])}): {reason}"
-        notes.append(LogNote(code="left-out", text=text, line=rows[0].line))
 
 
 def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[int | None, bool]:

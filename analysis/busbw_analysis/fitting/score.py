@@ -32,12 +32,16 @@ class Validation:
     @property
     def words(self) -> str:
         """The result as one line."""
-        verdict = "validated" if self.passed else "not validated"
         if self.median_error is None or self.worst_error is None:
-            return f"{verdict}: {self.held_out}"
-        errors = f"were off by {self.median_error:.1%} (median) and {self.worst_error:.1%} (worst)"
-        beyond = f"; this does not test {' or '.join(self.no_test_of)}" if self.no_test_of else ""
-        return f"{verdict}: {self.held_out} {errors}{beyond}"
+            return self.test
+        return f"{self.test}; off by {self.median_error:.1%} (median) and {self.worst_error:.1%} (worst)"
+
+    @property
+    def test(self) -> str:
+        """What was held out, without the errors."""
+        verdict, tested = "validated" if self.passed else "not validated", "tested on " if self.count else ""
+        beyond = f"; this does not test {' or '.join(self.no_test_of)}" if self.no_test_of and self.count else ""
+        return f"{verdict}: {tested}{self.held_out}{beyond}"
 
     def asked_for(self, *beyond: str) -> "Validation":
         """The same result for a question that goes ``beyond`` the held-out data."""

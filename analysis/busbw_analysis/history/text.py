@@ -147,13 +147,17 @@ def case_table(history: History) -> Table:
         Column("time by run", lambda trend: sparkline(trend.time_ns, [step.at for step in trend.steps[-_MOST_MARKS:]])),
         Column("runs", lambda trend: len(trend.runs), str),
     ]
-    since = "median time, busbw: medians over the runs since the last step; time by run: the oldest first"
+    since = (
+        "median time: over the runs since the last step, with the busbw of such a call; time by run: the oldest first"
+    )
     return table("", columns, rows, since)
 
 
 def _busbw(trend: Trend) -> float | None:
-    level = trend.busbw[-len(trend.level_ns) :]
-    return None if np.isnan(level).all() else float(np.nanmedian(level))
+    """That of a call of the median time: a run has the busbw of its own median time, so their product is the same."""
+    times = trend.level_ns
+    moved = trend.busbw[-len(times) :] * times
+    return None if np.isnan(moved).all() else float(np.nanmedian(moved) / np.median(times))
 
 
 def _last_step(trend: Trend) -> str | None:

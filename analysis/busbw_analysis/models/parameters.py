@@ -38,6 +38,7 @@ class Messages:
     near, far: the median pair of a matrix inside a host, and between hosts
     together: the highest rate that all ranks of a host together send through the backend; None if it was not measured
     rates: memory copies and plain sockets of the hosts
+    of_log: whether another tool measured them
     """
 
     curves: tuple[Series, ...]
@@ -46,6 +47,7 @@ class Messages:
     far: "_MedianPair"
     together: "_Together | None"
     rates: HostRates
+    of_log: bool
 
     def parameters_for(self, series: Series) -> Parameters | Unavailable:
         """α and β from messages on the same kind of path (inside a host or between hosts); on one host also R and M."""
@@ -92,7 +94,9 @@ class Messages:
             return parameters_from(pair.points, 2, "the pair matrix of this run (median pair)", pair.cases)
         if of_one_size:
             return _too_narrow(f"{of_one_size[0].key.op} of this run", of_one_size[0].points[0].size_bytes)
-        return Unavailable("no-messages", "there is no ping_pong of several sizes, which gives α and β")
+        lacks = "there is no ping_pong of several sizes, which gives α and β"
+        again = "" if self.of_log else ": rerun without --no-baseline (in a plan: add ping_pong of 8 B and 4 MiB)"
+        return Unavailable("no-messages", f"{lacks}{again}")
 
     def _host_rates(self, host: str | None) -> tuple[float | None, float | None, str, tuple[int, ...]]:
         """B/s that all ranks of ``host`` together send through the backend, B/s that they copy, their origin, and the
@@ -136,6 +140,7 @@ def messages_of(series: Sequence[Series], summaries: Sequence[CaseSummary], fact
         far=_median_pair(matrices),
         together=max((*_rings(series), *_concurrent_pairs(matrices)), default=None),
         rates=rates,
+        of_log=facts.is_log,
     )
 
 

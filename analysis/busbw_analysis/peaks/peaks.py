@@ -456,8 +456,7 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
             return Unavailable("no-memory-copy", measured)
         return Unavailable(
             "no-memory-copy",
-            f"memory_copy of {least} or more gives the peak of ranks on one host, and has no result on {host}: add "
-            f"{ops} of {least} in mode isolated to the plan, or rerun --op without --no-baseline",
+            f"no reference was measured: rerun without --no-baseline (in a plan: add {ops} of {least})",
         )
     point = series.points[-1]
     moved = point.wire_bytes * series.sharing / point.size_bytes

@@ -19,7 +19,7 @@ import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw.ops import bus_factor
-from busbw.units import about_size, format_rate, format_size, format_time
+from busbw.units import about_size, counted, format_rate, format_size, format_time
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Series
@@ -305,7 +305,7 @@ def _between(fit: Fit) -> Validation:
         return replace(checked, held_out=why)
     how = f"{checked.count} held-out sizes"
     # If these passed but the fit did not, another check has failed.
-    how = f"{why}; {how}" if checked.passed and not fit.validated else how
+    how = f"{how}; {why}" if checked.passed and not fit.validated else how
     return replace(checked, held_out=how, passed=fit.validated)
 
 
@@ -325,10 +325,10 @@ def _beyond(fit: Fit, reach: float) -> Validation:
     ]
     tried = sizes[-1] / sizes[count - 1]
     far = tried >= min(reach, sizes[-1] / sizes[-2]) and tried * 1.001 >= reach
-    how = f"the largest sizes ({len(errors)}), predicted from the others up to {format_size(sizes[count - 1])}"
-    how += f" (× {tried:.3g}),"
-    if errors[-1] > VALID_SIZES:
-        how += f" the largest off by {errors[-1]:.1%},"
+    largest = "largest size" if len(errors) == 1 else f"{len(errors)} largest sizes"
+    how = f"the {largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g})"
+    if errors[-1] > VALID_SIZES and len(errors) > 1:
+        how += f", the largest off by {errors[-1]:.1%}"
     validated = validation(how, errors, VALID_SIZES)
     # The smaller of them may be right although the largest has left the segment.
     validated = replace(validated, passed=validated.passed and errors[-1] <= VALID_SIZES)
@@ -354,12 +354,12 @@ class HeldOut:
         curves: Sequence[Series],
         seen: Sequence[Shape] | None,
         seconds: Callable[[Shape, int], float | None],
-        words: tuple[str, str, str],
+        words: tuple[str, str],
     ) -> "HeldOut":
         """The test on ``curves`` of a method that gives ``seconds``, or None, for a shape and a size.
 
-        ``seen``: None for all ``curves`` of fewer ranks. ``words``: the times, how they were predicted, and the reason
-        if none was.
+        ``seen``: None for all ``curves`` of fewer ranks. ``words``: how the times were predicted, and the reason if
+        none was.
         """
         most = max((curve.shape[0] for curve in curves), default=0)
         tested = [curve for curve in curves if curve.shape[0] == most]
@@ -369,11 +369,13 @@ class HeldOut:
             for point in curve.points
             if (predicted := seconds(curve.shape, point.size_bytes)) is not None
         )
-        times, how, why_not = words
+        how, why_not = words
         if not errors:
             return cls(validation(why_not, None, VALID_RANKS))
         result = validation(
-            f"{times} on {most} ranks ({len(errors)}), {how},", [error for _, error in errors], VALID_RANKS
+            f"{counted(len(errors), 'time')} measured on {counted(most, 'rank')}, {how}",
+            [error for _, error in errors],
+            VALID_RANKS,
         )
         fewer = tuple(curve.shape for curve in curves if curve.shape[0] < most) if seen is None else tuple(seen)
         return cls(result, errors, tuple(curve.shape for curve in tested), fewer)
@@ -390,7 +392,7 @@ class HeldOut:
         nearest = sorted(self.errors, key=lambda error: abs(math.log(max(error[0], 1) / max(size_bytes, 1))))
         near = median(error for _, error in nearest[:_NEAREST])
         if result.passed and near > VALID_RANKS:
-            where = f" the sizes near {about_size(size_bytes)} off by {near:.1%},"
+            where = f", those near {about_size(size_bytes)} off by {near:.1%}"
             result = replace(result, held_out=result.held_out + where, passed=False)
         return result.asked_for(*self.untested(shape, size_bytes), *beyond)
 
@@ -500,7 +502,7 @@ class Carrier:
             return carry.seconds(size_bytes).value if isinstance(carry, Carry) else None
 
         why_not = f"a test needs curves of two numbers of ranks, from {LEAST_RANKS} on, by the same algorithm"
-        return HeldOut.of(series, None, seconds, ("times", "carried from fewer ranks", why_not))
+        return HeldOut.of(series, None, seconds, ("carried from fewer ranks", why_not))
 
 
 def _distance(shape: Shape, other: Shape) -> float:

@@ -284,7 +284,7 @@ class Ways:
 
         curves = [curve for curve in self.data.curves if (curve.key.hosts > 1) == far]
         why_not = f"{self.data.op} by {self.data.algorithm or 'the library'} was not measured"
-        words = "measured times", "which the parameters did not use", why_not
+        words = "which the parameters did not use", why_not
         # The test extrapolated from 2 ranks, or 2 hosts, to these, so it validates the same factor beyond them.
         return HeldOut.of(curves, [(2, 2 if far else 1)], seconds, words)
 

@@ -95,13 +95,15 @@ def predict_table(prediction: Prediction) -> Table:
         *_notes("interval", forecasts, lambda forecast: forecast.origin_of_ends if forecast.ends else ""),
         *_notes("", forecasts, lambda forecast: "" if forecast.ends else forecast.origin_of_ends),
         *sized("EXTRAPOLATED", beyond, [forecast.size_bytes for forecast in forecasts]),
-        *_notes("", forecasts, lambda forecast: forecast.held_out.words),
+        *_notes("", forecasts, lambda forecast: forecast.held_out.test),
         *_notes("measured", tested, lambda forecast: _USED[forecast.basis == "curve"]),
     ]
     notes += sized("no answer", ((size, why.reason) for size, why in prediction.unanswered.items()), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {forecast.size_bytes: forecast for forecast in forecasts}
-    return table(caption, _COLUMNS, sorted(rows.items()), *notes)
+    # The headline has the errors that all share.
+    errors = _ERRORS if len({_held_out(forecast) for forecast in forecasts}) > 1 else ()
+    return table(caption, (*_COLUMNS, *errors, _VALIDATED), sorted(rows.items()), *notes)
 
 
 def _elsewhere(prediction: Prediction) -> str:
@@ -129,9 +131,13 @@ _COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("busbw", lambda row: row[1] and row[1].busbw, format_rate),
     Column("measured", lambda row: row[1] and row[1].measured and row[1].measured.time_ns, format_time),
     Column("error", lambda row: row[1] and row[1].error, "{:+.1%}".format),
+)
+_ERRORS: Final[tuple[Column[_Row], ...]] = (
     Column("held-out", lambda row: row[1] and row[1].held_out.median_error, "{:.1%}".format),
     Column("worst", lambda row: row[1] and row[1].held_out.worst_error, "{:.1%}".format),
-    Column("validated", lambda row: "no answer" if row[1] is None else "yes" if row[1].held_out.passed else "no"),
+)
+_VALIDATED: Final[Column[_Row]] = Column(
+    "validated", lambda row: "no answer" if row[1] is None else "yes" if row[1].held_out.passed else "no"
 )
 
 

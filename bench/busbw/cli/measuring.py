@@ -252,6 +252,9 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     baseline_share = 1 - cases.estimated_seconds(requested, asked, of_step) / seconds if references else 0.0
     whole_seconds = max(seconds, requested.duration_ns / 1e9)
     of_baseline = baseline_share * whole_seconds
+    missing = backend_named(requested.backend).missing()
+    if missing is not None:  # first, and no error: the plan may be for another host
+        echo(f"caution: backend {requested.backend} cannot run on this host: {missing}", err=True)
     if as_json:
         document = {
             "plan": requested.as_json(),
@@ -275,22 +278,23 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
         echo(f"skipped: {counted(count, 'case')} of {units.listed(of)}: {reason}")
     for note in planned.adjusted:
         echo(f"size rounded: {note}", err=True)
-    if references:
+    if references and to_come and missing is None:
         echo(
             f"reference cases for models and peaks: {', '.join(references)}, "
             f"{units.format_span(of_baseline)} of the time ({baseline_share:.0%}); --no-baseline omits them",
             err=True,
         )
-    missing = backend_named(requested.backend).missing()
-    if missing is not None:
-        echo(f"caution: backend {requested.backend} cannot run here: {missing}", err=True)
+    if not to_come:
+        echo("nothing can be measured: every case is skipped", err=True)
+        return
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
+    about = (
+        f"about {units.format_span(whole_seconds)}, longer if single calls take seconds; " if missing is None else ""
+    )
     echo(
-        f"{counted(len(planned.cases) - len(skipped), 'case')} × "
-        f"{counted(requested.launches, 'launch', 'launches')}: about "
-        f"{units.format_span(whole_seconds)}, longer if single calls take seconds; {left_out}the backend may refuse "
-        "more cases when it starts; nothing was measured",
+        f"{counted(len(to_come), 'case')} × {counted(requested.launches, 'launch', 'launches')}: {about}{left_out}"
+        "the backend may refuse more cases when it starts; nothing was measured",
         err=True,
     )
 
