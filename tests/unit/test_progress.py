@@ -10,7 +10,7 @@ from testing.logs import LOGS, read_log
 
 from busbw.cli.main import main
 from busbw.errors import LogError
-from busbw_analysis.data.readers.progress import FAILURES, SIGN, may_fail
+from busbw_analysis.data.readers.failures import FAILURES, SIGN, may_fail
 
 INFO: Final = "node1:12:34 [0] NCCL INFO "
 NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "

@@ -10,11 +10,12 @@ from busbw.errors import LogError
 from busbw.runs.run import LogNote
 from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.deduce import disagreements
+from busbw_analysis.data.readers.failures import may_fail
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
-from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress, may_fail
+from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(

@@ -19,6 +19,7 @@ from busbw_analysis.data.readers import (
     cuda_samples,
     dcgm,
     deepspeed,
+    failures,
     flight,
     imb,
     inspector,
@@ -33,7 +34,6 @@ from busbw_analysis.data.readers import (
     param,
     paste,
     perftest,
-    progress,
     ras,
     rocm,
     stream,
@@ -128,7 +128,7 @@ def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
         pass
 
 
-_FAILURE: Final = Reader("failed job", progress.SIGN, _messages_alone, NCCL)
+_FAILURE: Final = Reader("failed job", failures.SIGN, _messages_alone, NCCL)
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
 _HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)

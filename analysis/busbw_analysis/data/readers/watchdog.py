@@ -12,7 +12,8 @@ from typing import Final
 from busbw.errors import LogError
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.progress import may_fail, ranks_in_words
+from busbw_analysis.data.readers.failures import may_fail
+from busbw_analysis.data.readers.progress import ranks_in_words
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
