@@ -125,6 +125,13 @@ def test_a_node_fails_only_for_what_was_measured(
     assert json.loads(ended.stdout)["healthy"] is healthy
 
 
+def test_the_lines_say_that_its_time_was_over(measured: Any) -> None:  # noqa: ANN401
+    measured(SyntheticEnd(reached=0), late=True)
+    ended = CliRunner().invoke(main, ["gate", "--prolog"])
+    assert ended.exit_code == 3
+    assert f"{prolog.SECONDS:.0f} s were over" in ended.stdout
+
+
 def test_cases_that_its_time_did_not_reach_are_no_failure_beside_a_baseline(measured: Any, tmp_path: Path) -> None:  # noqa: ANN401
     before = write_synthetic(tmp_path / "before", synthetic_run(CASES, launches=3, seed=1))
     for late, code in ((True, 3), (False, 1)):

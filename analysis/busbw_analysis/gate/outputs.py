@@ -25,10 +25,12 @@ _MOST_CHANGES: Final = 3
 
 
 def lines(gate: Gate) -> list[tuple[str, str]]:
-    """The outcome, since when, and a line for each rule: a word and a sentence."""
+    """The outcome, since when, and a line for each gap and rule: a word and a sentence."""
     since = [] if gate.since is None else [("since", since_in_words(gate.since))]
     rules = [(WORD[verdict.state], sentence(gate, verdict)) for verdict in gate.verdicts]
-    return [("gate", outcome(gate)), *since, *rules]
+    # Without a rule that decides, the outcome has the first gap.
+    gaps = [(WORD["cannot tell"], _gap(gap)) for gap in gate.gaps[0 if _decisive(gate) else 1 :]]
+    return [("gate", outcome(gate)), *since, *gaps, *rules]
 
 
 def headline(gate: Gate) -> str:
