@@ -398,6 +398,17 @@ def test_a_node_that_is_slow_alone_is_not_asked_about_in_pairs_again() -> None:
         assert sum(3 in each.sender or 3 in each.receiver for each in rounds) <= 24
 
 
+def test_nodes_that_are_slow_alone_still_show_a_slow_switch() -> None:
+    fleet = fleet_of(16, 4)
+    truth = World(Fleet(fleet.names, fleet.leaf, fleet.switches, (ALONE,), (PAIRS, PAIRS + 1)), scatter())
+    truth.alone = {4: TWICE, 5: TWICE}
+    truth.switches = {1: math.log(1.6)}
+    for seed in range(3):
+        kinds = {(verdict.kind, verdict.nodes) for verdict in judged(truth, seed).accused}
+        assert {nodes for kind, nodes in kinds if kind == "node"} <= {(4,), (5,)}
+        assert {kind for kind, _ in kinds} & {"switch", "trunk"}
+
+
 def test_every_pair_has_its_turn_once() -> None:
     for count in (5, 8):
         rounds = list(tournament(count, 0))

@@ -373,12 +373,10 @@ def test_messages_below_a_sentence_with_rates_are_read(tmp_path: Path) -> None:
     """NVIDIA/nccl#1676, in parts."""
     text = "NCCL all_reduce dropped from ~180GB/s to ~10GB/s for 1GB message size. The logs shows, on 2 nodes\n\n"
     away = "n1:9:9 [3] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\n"
-    apart = "n1:9:9 [0] NCCL INFO GPU Direct RDMA Disabled for GPU 18000 / HCA 0 (distance 5 > 4)\n"
-    for line, number in ((away, "GPUDirect"), (apart, "5 > 4")):
-        with pytest.raises(LogError) as refused:
-            read(tmp_path, f"{text}{line}")
-        assert refused.value.code == "messages"
-        assert number in dict(refused.value.lines)["Also"]
+    with pytest.raises(LogError) as refused:
+        read(tmp_path, f"{text}{away}")
+    assert refused.value.code == "messages"
+    assert "GPUDirect" in dict(refused.value.lines)["Also"]
 
 
 def test_a_text_that_only_speaks_of_messages_is_no_log_of_them(tmp_path: Path) -> None:

@@ -210,10 +210,7 @@ SAMPLES: Final = (
         "[x/pair.cc:9] Broken pipe",
     ),
     ("Ranks 1, 3 failed to pass monitoredBarrier", "rank 1 failed to call into monitoredBarrier"),
-    (
-        "Timed out after 901 seconds waiting for clients. 1/3",
-        "Timed out after 901 seconds waiting for workers. 1/3",
-    ),
+    ("Timed out after 901 seconds waiting for clients. 1/3", "Timed out after 901 seconds waiting for workers. 1/3"),
     (
         "client socket has failed to connect to [node1]:29400",
         "client socket has failed to connect to any network address of (node1, 29500)",
@@ -224,17 +221,7 @@ SAMPLES: Final = (
         "failed to listen on [::]:29500 (EADDRINUSE)",
         "EADDRINUSE",
     ),
-    (
-        "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
-        "Barrier timed out. Id: [Init]Wait_for_all::0. This",
-        "DEADLINE_EXCEEDED: Deadline Exceeded",
-    ),
-    (
-        "RendezvousTimeoutError",
-        "RendezvousConnectionError",
-        "Rendezvous timed out",
-        "The rendezvous has failed",
-    ),
+    ("RendezvousTimeoutError", "RendezvousConnectionError", "Rendezvous timed out", "The rendezvous has failed"),
     (
         "missing ranks: 1",
         "Missing ranks: [1, 3]",
@@ -264,10 +251,7 @@ SAMPLES: Final = (
         OTHERS.format("", "[]", ""),
         OTHERS.replace("CollectiveFingerPrint({}OpType=REDUCE)", "REDUCE").format("", "[4]"),
     ),
-    (
-        "did not receive grad for rank 1",
-        "Expected to have finished reduction in the prior iteration",
-    ),
+    ("did not receive grad for rank 1", "Expected to have finished reduction in the prior iteration"),
     (
         "Message truncated : received 9 bytes instead of 8",
         "Mismatched collective",
@@ -275,34 +259,20 @@ SAMPLES: Final = (
     ),
     ("OFI addrinfo() failed", "OFI fi_getinfo() failed"),
     ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
-    (
-        "Call to ibv_create_cq failed",
-        "Call to ibv_alloc_pd failed",
-        "Call to ibv_reg_mr failed",
-        "neither nv_peer_mem, or nvidia_peermem detected",
-    ),
-    (
-        "async event : port error",
-        "Async fatal event on device : device fatal",
-        "async event: QP catastrophic error",
-    ),
+    ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "Call to ibv_reg_mr failed"),
+    ("async event : port error", "Async fatal event on device : device fatal", "async event: QP catastrophic error"),
     (
         "Port number 1 state is Down",
         "Port number 1 state is Initializing",
         "Unable to find the Infiniband/RoCE device",
         "IB device mlx5_9 not found",
     ),
-    (
-        "UCX  ERROR no active messages transport",
-        "UCX  ERROR Destination is unreachable",
-        "UCX  ERROR ibv_create_ah",
-    ),
+    ("UCX  ERROR no active messages transport", "UCX  ERROR Destination is unreachable", "UCX  ERROR ibv_create_ah"),
     ("Too many open files",),
     ("MNNVL is not working", "Check the IMEX", "check the IMEX", "Please check nvidia-imex"),
     ("system not yet initialized",),
     (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
     (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
-    ("peer access is not supported", "peer mapping resources exhausted"),
     ("Attribute arch of node cpu not found",),
     (
         "uncorrectable ECC error",
@@ -359,6 +329,7 @@ SAMPLES: Final = (
         "tasks 0-3,5: Out Of Memory",
     ),
     ("exitcode: -7", "(exitcode: -7)", "Signal 7", "signal 7", "Bus error"),
+    ("peer access is not supported", "peer mapping resources exhausted"),
     ("Got completion from peer with status=9", "Got completion with error 10", "event : local access violation"),
     (
         "Got completion with error 12",
@@ -375,9 +346,13 @@ SAMPLES: Final = (
         "No address associated with hostname",
         "no address associated with hostname",
         "nslookup: can't resolve 'master-0'",
-        "Could not resolve hostname master-0: x",
     ),
     ("MPICH suspects a hang due to completion queue exhaustion",),
+    (
+        "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
+        "Barrier timed out. Id: [Init]Wait_for_all::0. This",
+        "DEADLINE_EXCEEDED: Deadline Exceeded",
+    ),
     (
         "Failed to recv, got 0 bytes",
         "recvValue failed",
@@ -410,12 +385,7 @@ SAMPLES: Final = (
     ("unhandled system error", "ncclSystemError"),
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
-    (
-        "ncclInvalidUsage",
-        "invalid usage, NCCL version",
-        "ncclInvalidArgument",
-        "invalid argument, NCCL version",
-    ),
+    ("ncclInvalidUsage", "invalid usage, NCCL version", "ncclInvalidArgument", "invalid argument, NCCL version"),
     ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11"),
     (
         "unable to complete a TCP connection",
@@ -447,6 +417,7 @@ SAMPLES: Final = (
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
     ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
+    ("neither nv_peer_mem, or nvidia_peermem detected",),
     ("Invalid value when checking the pattern",),
     (
         "Watchdog caught collective operation timeout",
@@ -491,6 +462,30 @@ def test_a_name_that_has_only_an_ipv4_address_is_no_failure(tmp_path: Path) -> N
 def test_a_full_gpu_says_more_than_a_name_that_is_not_known(tmp_path: Path) -> None:
     name = "socket.gaierror: [Errno -2] Name or service not known"
     assert "(line 2), on rank 1" in refused(tmp_path, f"{name}\n{FULL}\n").answer
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all::0. This",
+        "Warning: peer access is not supported between these two devices",
+        "neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.",
+        "NVRM: Xid (PCI:0000:3b:00): 63, Row Remapper: new row marked",
+        "curl: (6) Could not resolve host: metadata.google.internal",
+    ],
+)
+def test_a_full_gpu_says_more_than_what_waited_or_went_on(above: str, tmp_path: Path) -> None:
+    assert "(line 2), on rank 1" in refused(tmp_path, f"{above}\n{FULL}\n").answer
+
+
+def test_a_process_that_was_killed_says_more_than_what_its_gpu_prints_then(tmp_path: Path) -> None:
+    answer = refused(tmp_path, "NVRM: Xid (PCI:0000:3b:00): 45, pid=9\nslurmstepd: error: Detected 1 oom-kill event\n")
+    assert "(line 2)" in answer.answer
+
+
+@pytest.mark.parametrize("before", ["[10:11:13 ERROR] ", "[2025-01-02T10:11:13 ERROR] ", "main.cu:10:11 "])
+def test_neither_a_time_nor_a_place_in_a_file_is_a_host(before: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, f"{before}CUDA out of memory\n").answer.endswith("(line 1)")
 
 
 def test_an_initialization_error_of_a_network_is_none_of_a_gpu(tmp_path: Path) -> None:

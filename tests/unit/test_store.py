@@ -536,6 +536,15 @@ def test_a_file_is_replaced_by_the_last_of_two_writers_and_through_a_link(tmp_pa
     assert link.read_bytes() == b"last"
 
 
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.touch()
+    target.chmod(0o664)
+    with replaced(target) as file:
+        file.write(b"rows")
+    assert target.stat().st_mode & 0o777 == 0o664
+
+
 def test_a_name_as_long_as_a_file_system_allows_is_replaced(tmp_path: Path) -> None:
     with replaced(tmp_path / ("x" * 255)) as file:
         file.write(b"rows")
@@ -544,9 +553,10 @@ def test_a_name_as_long_as_a_file_system_allows_is_replaced(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_read_hides_no_run(tmp_path: Path) -> None:
     (there,) = several(tmp_path, "host/20260101T000000.000Z-aaaaaa")
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "host/zloop").symlink_to("zloop")  # no name of a run
     assert list(store.folders(tmp_path)) == [there]
-    closed = tmp_path / "host/closed"
-    closed.symlink_to("closed")
+    closed = tmp_path / "host/20260102T000000.000Z-closed"
+    closed.symlink_to(closed.name)
     assert list(store.folders(tmp_path)) == [there, closed]
     with pytest.raises(StoreError, match="closed"):
         outline(closed)

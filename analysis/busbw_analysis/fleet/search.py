@@ -238,8 +238,11 @@ class Search:
                 of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn, least)
                 # Slow links come first: they are soon decided, and a link that was late once may stay open.
                 nodes, links = (np.concatenate(both) for both in zip(of_times, of_late, strict=True))
-                # What loses messages is slow sometimes, and so are its pairs.
-                sure = np.concatenate([lossy, *(accused[other] for other in accused if other != case)])
+                # What loses messages is slow sometimes, and so are its pairs. Nodes below a switch show if it is slow.
+                sure = np.concatenate([accused[other] for other in accused if other != case])
+                leaf = fleets[case].leaf
+                apart = [np.count_nonzero(leaf[suspects[case].nodes] == leaf[node]) < 2 for node in sure]
+                sure = np.concatenate([lossy, sure[(leaf[sure] < 0) | np.asarray(apart, dtype=np.bool_)]])
                 nodes, links = nodes[~np.isin(nodes, sure)], links[~np.isin(links, sure).any(axis=1)]
                 if len(nodes) or len(links):
                     of_all = np.concatenate([late.nodes, suspects[case].nodes])

@@ -160,10 +160,13 @@ class _Commands(click.Group):
             code = ending.code if isinstance(ending.code, int) else 1
             raise SystemExit(streams.status_after(code)) from None
         except OSError as error:
-            if not streams.raised(error):  # what nobody expected of this machine, such as a folder of somebody else
-                place = "" if error.filename is None else f"{plain_text(str(error.filename))}: "
-                echo(f"busbw: {place}{error.strerror or error}", err=True)
-            raise SystemExit(streams.status_after(1 if streams.raised(error) else 2)) from None
+            if streams.raised(error):
+                raise SystemExit(streams.status_after(1)) from None
+            if error.filename is None:  # an error of the program
+                raise
+            # What nobody expected of this machine, such as a folder of somebody else.
+            echo(f"busbw: {plain_text(str(error.filename))}: {error.strerror or error}", err=True)
+            raise SystemExit(streams.status_after(2)) from None
         except MemoryError:
             echo("busbw: the memory is full, or limited (ulimit -v)", err=True)
             raise SystemExit(2) from None

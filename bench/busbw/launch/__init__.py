@@ -54,7 +54,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         try:
             yield dataclasses.replace(settings, attached=attached)
             status = 0
-        except UsageError:
+        except (UsageError, OSError, MemoryError):
             status = 2  # on all ranks, because mpiexec combines their statuses: 2 and 1 would become 3
             raise
         finally:

@@ -66,6 +66,8 @@ def replaced(target: Path) -> Iterator[IO[bytes]]:
     draft = target.with_name(f".{secrets.token_hex(4)}.draft")
     try:
         with draft.open("wb") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())

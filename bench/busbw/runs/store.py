@@ -527,13 +527,13 @@ def folders(results_dir: Path) -> Iterator[Path]:
 
 
 def is_run(place: str) -> bool:
-    """Whether there is a ``run.json``, or a folder that may have one: reading it says why it cannot be read."""
+    """Whether there is a ``run.json``, or a folder with the name of a run: reading it says why it cannot be read."""
     try:
         os.stat(f"{place}/{RUN_FILE}")  # noqa: PTH116 - as below
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        pass
+        return os.path.basename(place)[:8].isdigit()  # noqa: PTH119 - the stamp of its start; as below
     return True
 
 
@@ -545,9 +545,12 @@ def places(results_dir: Path) -> list[str]:
     paths: list[tuple[str, str, str]] = []
     with files.store_errors("read", results_dir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for machine in os.listdir(results_dir):  # noqa: PTH208 - as below
-            with contextlib.suppress(OSError):  # no folder, or one of somebody else, or gone meanwhile
-                base = results_dir / machine
+            base = results_dir / machine
+            try:
                 paths += [(name, machine, f"{base}/{name}") for name in os.listdir(base)]  # noqa: PTH208
+            except OSError as error:  # no folder, or one of somebody else, or gone meanwhile
+                if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP}:
+                    raise
     return [path for _, _, path in sorted(paths)]
 
 

@@ -123,14 +123,6 @@ FAILURES: Final = (
         "give another port (--master-port), or end that process (ss -ltnp)",
     ),
     Failure(
-        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
-        _MEET,
-        "tasks of JAX did not come to a barrier ({})",
-        _NOT_STARTED,
-        "look at the logs of the tasks that the next lines name; start all of them with the same coordinator_address",
-        waits=True,
-    ),
-    Failure(
         r"RendezvousTimeoutError|RendezvousConnectionError|[Rr]endezvous (?:timed out|has failed)",
         _MEET,
         "torchrun's rendezvous failed",
@@ -164,7 +156,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"(rank \d{1,7} of \d{1,7} ranks has already checked in|Invalid rank requested ?: \d{1,7}/\d{1,7}"
+        r"oot ?: (rank \d{1,7} of \d{1,7} ranks has already checked in)|(Invalid rank requested ?: \d{1,7}/\d{1,7}"
         r"|mismatch in rank count)",
         _MEET,
         "ranks are not numbered as one job ({})",
@@ -235,7 +227,7 @@ FAILURES: Final = (
         "check the two with ib_write_bw (show_gids, ibstat); try NCCL_IB_GID_INDEX=3, NCCL_CROSS_NIC=0, NCCL_IB_HCA",
     ),
     Failure(
-        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed|neither nv_peer_mem, or (nvidia_peermem) detected",
+        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
         _CONNECT,
         "a NIC gets no memory ({})",
         "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
@@ -300,13 +292,6 @@ FAILURES: Final = (
         "NCCL_P2P_DISABLE=1 does without; turn the IOMMU off (iommu=pt), and let containers see all GPUs of the host",
     ),
     Failure(
-        r"(peer access is not supported|peer mapping resources exhausted)",
-        _CONNECT,
-        "GPUs do not reach each other's memory ({})",
-        "models without peer access, an IOMMU or ACS between them, or more than eight peers",
-        "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
-    ),
-    Failure(
         r"Attribute (\w+ of node \w+) not found",
         _MEET,
         "the description of the topology lacks {}",
@@ -314,7 +299,9 @@ FAILURES: Final = (
         "unset NCCL_TOPO_FILE, or update the plugin (aws-ofi-nccl) and NCCL",
     ),
     Failure(
-        r"(uncorrectable (?:ECC|NVLink) error|previous Xid \d{1,3}|Xid \(PCI:[^)]{1,40}\): (?!(?:13|31|43|45)\b)\d{1,3}"
+        # 13, 31 and 43 are errors of programs, 45 follows from another one, after 63, 64 and 92 the GPU goes on.
+        r"(uncorrectable (?:ECC|NVLink) error|previous Xid \d{1,3}"
+        r"|Xid \(PCI:[^)]{1,40}\): (?!(?:13|31|43|45|63|64|92)\b)\d{1,3}"
         r"|fallen off the bus|NV_ERR_RESET_REQUIRED)|device handle for (GPU ?[\w:.]{1,30}?): (?:Unknown|GPU is lost)"
         r"|HW Exception by GPU .{0,99}?(GPU Hang)",
         "",
@@ -380,7 +367,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"(an illegal memory access|device-side assert|unspecified launch failure|misaligned address"
-        r"|Xid \(PCI:[^)]{1,40}\): (?:13|31|43|45)\b)",
+        r"|Xid \(PCI:[^)]{1,40}\): (?:13|31|43)\b)",
         "",
         "a kernel failed before ({})",
         "an error of the program; NCCL only reports it",
@@ -402,6 +389,13 @@ FAILURES: Final = (
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
+        r"(peer access is not supported|peer mapping resources exhausted)",
+        _CONNECT,
+        "GPUs do not reach each other's memory ({})",
+        "models without peer access, an IOMMU or ACS between them, or more than eight peers",
+        "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
+    ),
+    Failure(
         r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)",
         _CALL,
         "a NIC refuses the memory of a request ({})",
@@ -420,18 +414,26 @@ FAILURES: Final = (
         # torch goes on after a line with "gai error", to IPv4 or to the next attempt.
         r"(?<!gai error: -\d - )"
         r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname"
-        r")|[Cc](?:an't resolve '|ould not resolve host(?:name)?:? )([\w.-]{1,255})",
+        r")|[Cc]an't resolve '([\w.-]{1,255})",
         _MEET,
         "the name of a host is not known ({})",
         "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
         "ask for it on all hosts (getent hosts NAME), or give an address",
     ),
     Failure(
-        r"completion queue exhaustion",
+        r"due to completion queue exhaustion",
         _CALL,
         "the completion queue of a NIC of Slingshot is full",
         "more messages under way at once than it has places",
         "set FI_CXI_DEFAULT_CQ_SIZE=131072, or FI_CXI_RX_MATCH_MODE=hybrid",
+    ),
+    Failure(
+        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
+        _MEET,
+        "tasks of JAX did not come to a barrier ({})",
+        _NOT_STARTED,
+        "look at the logs of the tasks that the next lines name; start all of them with the same coordinator_address",
+        waits=True,
     ),
     Failure(
         r"(Failed to recv, got 0 bytes|recvValue failed|"
@@ -587,6 +589,14 @@ FAILURES: Final = (
         "a call that hangs, too short a limit, or another job that took the node",
         "run it with NCCL_DEBUG=INFO, which tells where it hangs, or give it more time (--time)",
         waits=True,
+    ),
+    Failure(
+        r"neither nv_peer_mem, or (nvidia_peermem) detected",
+        _CONNECT,
+        "a NIC gets no memory ({})",
+        "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
+        "set ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK), load "
+        "nvidia-peermem",
     ),
     Failure(
         r"Invalid value when checking the pattern",

@@ -140,11 +140,6 @@ KINDS: Final = (
         ),
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
     ),
-    Evidence(
-        "gdr-off",
-        re.compile(r"GPU Direct RDMA Disabled for (GPU \w+) / (HCA \d+) \(distance (\d+) > (\d+)\)"),
-        "data between {} and {} go through host memory (distance {} > {})",
-    ),
     Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),
     Evidence("nics-chosen", _variable("NCCL_IB_HCA", _ONE_NIC), "{}={} leaves NCCL one NIC"),
     Evidence("pxn-off", _variable("NCCL_PXN_DISABLE", "1"), "{}={} keeps GPUs from the NICs of others"),

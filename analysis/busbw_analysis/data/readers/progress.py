@@ -86,7 +86,7 @@ _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(
-    r"(?!\d\d?:\d\d:\d\d )\[?([\w.<>-]{1,255}):\d+:\d+(?::\d+\])? |srun: error: ([\w.-]{1,255}): tasks? \d"
+    r"\[?([\w.<>-]{1,255}):\d+:\d+(?::\d+\] | \[\w*\] )|srun: error: ([\w.-]{1,255}): tasks? \d"
 )
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
