@@ -148,7 +148,7 @@ def _numbers(text: str) -> list[float]:
     stripped = [line.text for line in clean(text.split("\n"))]
     seen = as_line(text)  # without characters that nobody sees, such as a soft hyphen inside a number
     found = {float(word) for part in (text, seen, *stripped) for word in _NUMBER.findall(part)} | _CONSTANTS
-    found |= {float(count) * float(each) for count, each in _PRODUCT.findall(text)}
+    found |= {float(count) * float(each) for count, each in _PRODUCT.findall(text + seen)}
     return sorted(filter(math.isfinite, found))
 
 
