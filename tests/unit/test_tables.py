@@ -368,10 +368,43 @@ def test_rows_of_other_settings_are_not_taken_for_repetitions(tmp_path: Path) ->
     text = markdown(header, "1n2g | 2 | 512 | 34.0", "2n1g | 2 | 512 | 40.3", "2n2g | 4 | 512 | 42.9")
     size = 512 << 20
     assert told(text, tmp_path) == {("1n2g", 2, size): [34e3], ("2n1g", 2, size): [40.3e3], ("2n2g", 4, size): [42.9e3]}
-    channels = markdown("channels | size (MiB) | time (ms)", "4 | 512 | 34.0", "16 | 512 | 20.0")
-    assert set(told(channels, tmp_path)) == {("channels 4", 8, size), ("channels 16", 8, size)}
+    rows = [f"{channels} | {mib} | 34.0" for channels in (4, 16) for mib in (512, 1024)]
+    sizes = (size, 2 * size)
+    assert set(told(markdown("channels | size (MiB) | time (ms)", *rows), tmp_path)) == {
+        (f"channels {channels}", 8, of_rows) for channels in (4, 16) for of_rows in sizes
+    }
     runs = markdown("Run | size (MiB) | time (ms) | note", "1 | 512 | 34.0 | cold", "2 | 512 | 33.0 | warm")
     assert told(runs, tmp_path) == {(None, 8, size): [34e3, 33e3]}
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("epoch", "0 0 1 1"),
+        ("timestamp", "1690000000.12 1690000003.53 1690000007.02 1690000011.44"),
+        ("iteration", "0 10 20 30"),
+        ("run", "1 2 1 2"),
+        ("trial", "4 3 2 1"),
+        ("date", "2025-01-02 2025-01-02 2025-01-03 2025-01-05"),
+        ("day", "2025-01-02T10 2025-01-03T10 2025-01-04T10 2025-01-05T10"),
+        ("loss", "2.31 2.11 2.01 1.99"),
+        ("gpu_temp_c", "61 62 64 64"),
+        ("job_id", "8812371 8812399 8812455 8812460"),
+        ("seed", "1 2 4 8"),
+        ("power", "651.2W 649.9W 650.1W 651W"),
+        ("note", "first second - third"),
+    ],
+)
+def test_repetitions_stay_one_case(header: str, cells: str, tmp_path: Path) -> None:
+    rows = [f"{cell},{size},8,all_reduce,52.1\n" for size in (1 << 20, 1 << 21) for cell in cells.split()]
+    text = f"{header},size_bytes,ranks,op,time_us\n" + "".join(rows)
+    assert told(text, tmp_path) == {(None, 8, size): [52.1] * 4 for size in (1 << 20, 1 << 21)}
+
+
+def test_hosts_beside_repetitions_are_cases_and_an_empty_cell_names_none(tmp_path: Path) -> None:
+    rows = ["1,n1", "1,n2", "2,n1", "2,n2", "2,"]
+    text = "iteration,host,op,size_bytes,ranks,time_us\n" + "".join(f"{row},all_reduce,1024,8,5\n" for row in rows)
+    assert told(text, tmp_path) == {("n1", 8, 1024): [5.0, 5.0], ("n2", 8, 1024): [5.0, 5.0], (None, 8, 1024): [5.0]}
 
 
 def test_a_table_of_rates_gets_its_size_from_a_heading_a_command_or_the_user(tmp_path: Path) -> None:
@@ -379,7 +412,7 @@ def test_a_table_of_rates_gets_its_size_from_a_heading_a_command_or_the_user(tmp
     assert told(gib, tmp_path) == {("NCCL 2.18", 8, GIB): [10740.0], ("NCCL 2.21", 8, GIB): [5369.0]}
     command = markdown("Run | busbw (GB/s)", "1 | 175", above="all_reduce_perf -b 1G -e 1G -g 8, on 8 GPUs")
     assert told(command, tmp_path) == {(None, 8, GIB): [10740.0]}
-    scaling = markdown("Nodes | Total GPUs | Peak Bus Bandwidth (GB/s)", "1 | 4 | 342.5", "10 | 40 | 92.7")
+    scaling = markdown("Nodes | Total GPUs | Max Bus Bandwidth (GB/s)", "1 | 4 | 342.5", "10 | 40 | 92.7")
     with pytest.raises(LogError, match="--size"):
         told(scaling, tmp_path)
     assert told(scaling, tmp_path, LogFacts(size="1GiB")) == {(None, 4, GIB): [4703.0], (None, 40, GIB): [22590.0]}
@@ -392,6 +425,55 @@ def test_rows_side_by_side_are_two(tmp_path: Path) -> None:
     text = markdown("Node | Busbw (GB/s) | | Node | Busbw (GB/s)", "a1 | 484.6 | | b1 | 447.0")
     found = told(text, tmp_path, LogFacts(size="1GiB"))
     assert found == {("a1", 8, GIB): [3878.0], ("b1", 8, GIB): [4204.0]}
+    sizes = markdown("Size | time (us) | Size | time (us)", "1 MiB | 35 | 2 MiB | 60", "4 MiB | 90 | |")
+    assert told(sizes, tmp_path) == {(None, 8, mib << 20): [time] for mib, time in ((1, 35.0), (2, 60.0), (4, 90.0))}
+
+
+def test_two_settings_side_by_side_are_no_repetitions(tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        told(markdown("Size | time (us) | Size | time (us)", "1 MiB | 35 | 1 MiB | 60"), tmp_path)
+    assert refused.value.code == "ambiguous-heading"
+
+
+@pytest.mark.parametrize(
+    ("above", "header", "row", "code"),
+    [
+        (
+            "all_reduce with 8 GPUs (in us)",
+            "Size | Average | Stddev | Samples",
+            "1 MiB | 35.2 | 0.3 | 20",
+            "no-results",
+        ),
+        ("all_reduce on 8 GPUs (in us)", "Size | Iterations done | ring", "8 KiB | 20 | 15", "no-results"),
+        ("broadcast on 8 ranks, disk (500 us)", "Size | before | after", "1 MiB | 20 | 30", "no-results"),
+        ("broadcast on 8 GPUs", "size | peak bandwidth (GB/s)", "1 MiB | 450", "no-results"),
+        ("all_reduce on 8 GPUs", "Size | 1 node | 2 nodes", "1 MiB | 52.1 us | 60.2 us", "no-ranks"),
+        ("64 MiB buffers, all_reduce on 8 GPUs (-b 8 -e 8G)", "Set | busbw (GB/s)", "a | 200", "no-case"),
+    ],
+)
+def test_what_stands_around_a_table_is_not_taken_for_its_own(
+    above: str, header: str, row: str, code: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LogError) as refused:
+        told(markdown(header, row, above=above), tmp_path)
+    assert refused.value.code == code
+
+
+def test_a_theoretical_peak_is_no_statistic(tmp_path: Path) -> None:
+    text = markdown("op | size | peak algbw (GB/s) | measured (GB/s)", "broadcast | 1 MiB | 450 | 20")
+    assert told(text, tmp_path)["measured", 8, 1 << 20] == [52.43]
+
+
+@pytest.mark.parametrize("option", ["-npernode 1", "--map-by ppr:1:node", "-N 1", "--npersocket 1", "-pernode"])
+def test_slots_are_no_ranks_where_the_command_says_how_many(option: str, tmp_path: Path) -> None:
+    text = (
+        "mpirun {}-H node1:8,node2:8 osu_allreduce\n\n# OSU MPI Allreduce Latency Test v7.3\n"
+        "# Size       Avg Latency(us)\n4                       3.21\n"
+    )
+    assert [row.case.ranks for row in imported(text.format(""), tmp_path)] == [16]
+    with pytest.raises(LogError) as refused:
+        imported(text.format(f"{option} "), tmp_path)
+    assert refused.value.code == "no-ranks"
 
 
 @pytest.mark.parametrize(
@@ -409,6 +491,11 @@ def test_rows_side_by_side_are_two(tmp_path: Path) -> None:
 )
 def test_columns_of_settings_have_the_unit_above_in_cells_or_headings(text: str, tmp_path: Path) -> None:
     assert told(text, tmp_path) == {("before", 4, 4 << 20): [63.86], ("after", 4, 4 << 20): [37.49]}
+
+
+def test_cells_below_one_heading_may_have_several_units_of_time(tmp_path: Path) -> None:
+    text = markdown("Size | bf16", "1 MiB | 35.2 us", "4 MiB | 0.08 ms")
+    assert told(text, tmp_path) == {("bf16", 8, 1 << 20): [35.2], ("bf16", 8, 4 << 20): [80.0]}
 
 
 def test_a_single_setting_and_thousands_with_spaces(tmp_path: Path) -> None:

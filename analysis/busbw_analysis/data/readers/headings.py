@@ -38,7 +38,7 @@ _STATISTICS: Final = {
     **dict.fromkeys(("avg", "average", "mean"), "mean"),
     **dict.fromkeys(("median", "p50"), "median"),
     **dict.fromkeys(("min", "minimum"), "min"),
-    **dict.fromkeys(("max", "maximum", "peak"), "max"),
+    **dict.fromkeys(("max", "maximum"), "max"),
     "p99": "p99",
 }
 _STATISTIC: Final = re.compile(f"({'|'.join(_STATISTICS)})?(.*?)({'|'.join(_STATISTICS)})?")

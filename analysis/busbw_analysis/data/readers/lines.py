@@ -83,11 +83,13 @@ HOSTS: Final = re.compile(
     r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
 )
 """The hosts that a launcher is given by name, with their slots; ``xxx`` hides some."""
+_RANKS_GIVEN: Final = re.compile(r"(?<!\S)--?(?:np?|n?per(?:node|socket)|N)(?![\w-])|\bppr:")
+"""Options of Open MPI that say how many ranks there are, or are in each node."""
 
 
 def slots(text: str) -> int | None:
-    """The slots of all hosts of a command of Open MPI, which without ``-np`` starts a rank in each; None: not given."""
-    named = HOSTS.search(text)
+    """The slots of all hosts of a command of Open MPI, which starts a rank in each; None: not given, or other ranks."""
+    named = HOSTS.search(text) if _RANKS_GIVEN.search(text) is None else None
     counts = [] if named is None or "mpirun" not in text else [host.partition(":")[2] for host in named[1].split(",")]
     return sum(map(int, counts)) if counts and all(counts) else None
 

@@ -7,7 +7,6 @@ docs/logs.md lists the headings. rccl-tests writes no units; its times are micro
 import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, get_args
 
 from busbw.errors import LogError
@@ -82,10 +81,17 @@ _TIMES_GPU: Final = re.compile(r"(?<![\w.])(\d{1,3}) ?[x×] ?(?:(?:NVIDIA|AMD|RT
 """GPUs by their name: ``8xH100``."""
 _WORLD: Final = re.compile(r"(?i)\b(?:world[_ ]?size|n_?ranks|ranks|processes)[ =:]{1,3}(\d{1,6})\b")
 _TORCHRUN: Final = re.compile(r"\btorchrun\b(?=.*--nproc[-_]per[-_]node[ =](\d{1,5})\b)(?:.*--nnodes[ =](\d{1,6})\b)?")
-_UNIT_ABOVE: Final = re.compile(r"(?i)(?<=[( ])([mu]s|[GM]B/s)\b(?=[^()]*\))")
+_UNIT_ABOVE: Final = re.compile(r"(?i)(?<=[( ])(?<!\d )([mu]s|[GM]B/s)\b(?=[^()]*\))")
 """The unit of a table without others, in brackets in the line above."""
-_SIZE: Final = re.compile(r"(?<![\w./-])(\d[\d.]* ?[KMG]iB) (?:messages?|payload|buffers?|tensors?|per)\b")
-_ONLY_SIZE: Final = re.compile(r"-b (\d+[KMGkmg]) -e \1\b")
+_SIZES: Final = re.compile(r"-b (\d+[KMGkmg]?) -e (\d+[KMGkmg]?)\b")
+_NO_RESULT: Final = re.compile(
+    r"(?i)(?<![a-z])(?:std|dev|sample|count|iter|err|used|avail|peak|theor)|%|speed[- ]?up|ratio|sigma"
+)
+"""Headings of columns that have the unit of a result at most by chance."""
+_REPEATS: Final = re.compile(r"(?i)(?<![a-z])(?:epoch|iter|step|run|trial|rep|seed|time|date|job|rank|note)")
+"""Headings of columns that tell repetitions apart, and no settings."""
+_VERSION: Final = re.compile(r"\d{1,2}(?:\.\d{1,3}){1,2}")
+_OTHER_RANKS: Final = re.compile(r"(?i)\d ?[-x]? ?(?:nodes?|hosts?|machines?|servers?|gpus?|ranks?|devices?)\b")
 _NODES: Final = re.compile(r"(?i)\b(?<!intra-)(?:nodes?|hosts?|machines?|servers?|pods?|per)\b")
 
 
@@ -171,10 +177,10 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
     if any(_NODES.search(line) and not re.search(r"(?i)\branks\b|torchrun", line) for line in above):
         ranks = set()
-    sizes = {size_of(size) for line in above for size in _SIZE.findall(line)}
-    sizes |= {size_of(f"{size}iB") for line in above for size in _ONLY_SIZE.findall(line)}
+    ends = [pair for line in above for pair in _SIZES.findall(line)]
+    sizes = {size_of(f"{first}iB") if first == last else None for first, last in ends}
     units = _UNIT_ABOVE.findall(above[-1]) if above else []
-    named: dict[str, set[Any]] = {"tool_op": ops, "ranks": ranks, "size": sizes - {None}, "unit": set(units)}
+    named: dict[str, set[Any]] = {"tool_op": ops, "ranks": ranks, "size": sizes, "unit": set(units)}
     return {name: values.pop() for name, values in named.items() if len(values) == 1}
 
 
@@ -225,20 +231,28 @@ def _unnamed(line: str) -> tuple[Split, tuple[str, ...]] | None:
     """A line of headings of which only the first, the size, is known: units of the others may be elsewhere."""
     for by, split in _SPLITS if "size" in line.lower() or "bytes" in line.lower() else ():
         names = split(line) if by in line and by in {"|", "\t", "  "} else []
-        if 1 < len(names) <= _MOST_COLUMNS and column(names[0]).name == "size" and all(map(_is_word, names)):
+        are_words = all(_is_word(name) or _OTHER_RANKS.search(name) is not None for name in names)
+        if 1 < len(names) <= _MOST_COLUMNS and column(names[0]).name == "size" and are_words:
             return split, tuple(names)
     return None
 
 
-def _is_setting(cell: str) -> bool:
-    """Whether a cell is no time of day and no amount of anything measured."""
-    number = amount(cell, whole=False)
-    of_unit = number is not None and any(factors(kind, number.unit) for kind in ("time", "bandwidth", "size"))
-    return not of_unit and re.search(r"\d:\d\d", cell) is None
-
-
 def _is_word(cell: str) -> bool:
-    return re.search("[A-Za-z]", cell) is not None and _is_setting(cell)
+    """Whether a cell has letters and is no number with a unit, no date and no time of day."""
+    is_number = amount(cell, whole=False) is not None or re.search(r"\d:\d\d|\d{4}-\d\d", cell) is not None
+    return not is_number and re.search("[A-Za-z]", cell) is not None
+
+
+def _are_settings(groups: Sequence[Sequence[str]]) -> bool:
+    """Whether cells of one column, by the size of their rows, are settings: all words, or the same powers of two at
+    several sizes.
+    """
+    cells = {cell for group in groups for cell in group if cell}
+    if all(map(_is_word, cells)):
+        return True
+    counts = [whole(cell) or 0 for cell in cells]
+    are_powers = all(count.bit_count() == 1 for count in counts) and max(counts) > 2
+    return are_powers and len(groups) > 1 and len({frozenset(group) for group in groups}) == 1
 
 
 def _is_plain(tool_op: str | None, ranks: int | None) -> bool:
@@ -248,10 +262,10 @@ def _is_plain(tool_op: str | None, ranks: int | None) -> bool:
 
 
 def _unit_of(cells: Iterable[str]) -> str | None:
-    """The unit of a time or rate that all ``cells`` have; None if they have none or several."""
-    units = {number.unit for cell in cells if (number := amount(cell, whole=False)) is not None}
-    unit = units.pop() if len(units) == 1 else ""
-    return unit if factors("time", unit) or factors("bandwidth", unit) else None
+    """A unit of ``cells`` that all have units of time, or all of a rate; else None."""
+    units = sorted({number.unit for cell in cells if (number := amount(cell, whole=False)) is not None})
+    of_one = (all(factors(kind, unit) for unit in units) for kind in ("time", "bandwidth"))
+    return units[0] if units and any(of_one) else None
 
 
 def _is_rate(entry: Column) -> bool:
@@ -263,7 +277,8 @@ def _columns(names: Sequence[str], least: int = 1) -> list[Column]:
     """What the headings say. Without a result, those of ``least`` and more that have its unit are variants of one."""
     known = [column(name) for name in names]
     variants = [entry if entry.name else variant(entry.heading) for entry in known]
-    several = sum(entry.variant is not None for entry in variants) >= least
+    stated = [_NO_RESULT.search(entry.heading) is None for entry in variants if entry.variant is not None]
+    several = len(stated) >= least and (len(stated) > 1 or any(stated))
     return variants if several and not any(entry.name in RESULTS for entry in known) else known
 
 
@@ -283,9 +298,6 @@ class Table:
         self, draft: Draft, line: int, split: Split, header: tuple[str, ...], facts: Mapping[str, Any]
     ) -> None:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
-        half, rest = divmod(len(header), 2)
-        self.twice = half > 1 and header[:half] == header[half + rest :] and not any(header[half : half + rest])
-        self.header = header = header[:half] if self.twice else header
         self.columns = _columns(header)
         self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
@@ -304,9 +316,6 @@ class Table:
             cells = _NUMBERS.findall(line)
         if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
             cells = cells[1:]  # pandas prints the number of the row below no heading
-        if self.twice and len(cells) // 2 == len(self.header):  # two rows side by side
-            self.rows.append((number, cells[: len(self.header)]))
-            cells = cells[-len(self.header) :]
         if len(cells) != len(self.header):
             are_numbers = [real(cell) is not None for cell in cells]
             is_row = len(cells) > 1 and (are_numbers[0] and are_numbers[-1] if aligned else any(are_numbers))
@@ -337,10 +346,13 @@ class Table:
         if self.rccl and not any(entry.name == "size" for entry in self.columns):
             self.draft.note("no-header", self.line, "rows without a size are ignored")
             return
+        self._join_halves()
         self.columns = self._with_units() if self.rows else self.columns
         groups = self._groups()
         if not self.rows or not groups:
             return
+        if any(sign.search(group.variant or "") for group in groups for sign in (_NODES, _OTHER_RANKS)):
+            self.facts = {name: value for name, value in self.facts.items() if name != "ranks"}
         factor = self._factor()
         units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, factor, usual=self.rccl)
         self._check_facts(groups[0], units)
@@ -351,32 +363,50 @@ class Table:
         for code, why in units.notes:
             self.draft.note(code, self.line, why)
 
+    def _join_halves(self) -> None:
+        """Make two rows of each if the headings stand twice, for other sizes or operations (without them: names)."""
+        half, rest = divmod(len(self.header), 2)
+        left, between, right = self.header[:half], self.header[half : half + rest], self.header[half + rest :]
+        if half < 2 or left != right or any(between):
+            return
+        kinds = [entry.name for entry in self.columns[:half]]
+        known = [at for at, kind in enumerate(kinds) if kind in {"size", "op"}]
+        known = known or [at for at, kind in enumerate(kinds) if kind not in RESULTS]
+        rows = [(number, part) for number, cells in self.rows for part in (cells[:half], cells[-half:]) if any(part)]
+        keys = [tuple(amount(cells[at], whole=True) or cells[at] for at in known) for _, cells in rows]
+        if len(set(keys)) == len(keys):
+            self.header, self.columns, self.rows = left, self.columns[:half], rows
+
     def _with_units(self) -> list[Column]:
         """The columns; if none is a result, those with the unit of one in their cells or in the line above are."""
         if any(entry.name in RESULTS for entry in self.columns):
             return self.columns
+        others = [_NO_RESULT.search(entry.heading) is not None for entry in self.columns]
+        above = None if any(others) else self.facts.get("unit")
         return [
             variant(f"{entry.heading} ({unit})")._replace(heading=entry.heading)
             if entry.name is None
-            and (unit := _unit_of(cells[at] for _, cells in self.rows) or self.facts.get("unit")) is not None
+            and not others[at]
+            and (unit := _unit_of(cells[at] for _, cells in self.rows) or above) is not None
             else entry
             for at, entry in enumerate(self.columns)
         ]
 
     def _keys(self) -> list[int]:
         """The columns of unknown headings before the results that tell rows apart which are the same by all known ones.
-        What counts up by one counts repetitions.
+        Numbers do not, as those of repetitions; without sizes, versions in the first column do.
         """
         known = [at for at, entry in enumerate(self.columns) if entry.name not in {None, "nodes", *RESULTS}]
         same = by_key((tuple(cells[at] for at in known), cells) for _, cells in self.rows)
         first = min(at for at, entry in enumerate(self.columns) if entry.name in RESULTS)
+        sized = any(entry.name == "size" for entry in self.columns)
         keys: list[int] = []
         for at in set(range(first)).difference(known) if len(same) < len(self.rows) else ():
             values = [[cells[at] for cells in rows] for rows in same.values() if len(rows) > 1]
-            steps = (pair for some in values for pair in pairwise(whole(value.lstrip("#")) for value in some))
-            repeats = all(before is not None and after == before + 1 for before, after in steps)
+            is_key = self.columns[at].name == "nodes" or _are_settings(values)
+            is_key |= at == 0 and not sized and all(_VERSION.fullmatch(value) for some in values for value in some)
             differ = any(len(set(some)) > 1 for some in values)
-            if differ and not repeats and all(_is_setting(value) for some in values for value in some):
+            if differ and is_key and _REPEATS.search(self.header[at]) is None:
                 keys.append(at)
         return sorted(keys)
 
@@ -447,7 +477,8 @@ class Table:
         values, others = self._values(cells, group, units)
         of_heading = size_of(group.variant or "")
         values["size"] = values["size"] or of_heading or self.facts.get("size")
-        named = [cells[at] if _is_word(cells[at]) else f"{self.header[at]} {cells[at]}" for at in self.keys]
+        told = [at for at in self.keys if cells[at]]
+        named = [cells[at] if _is_word(cells[at]) else f"{self.header[at]} {cells[at]}" for at in told]
         named = [name.replace("`", "").strip("*") for name in named]
         named += [] if group.variant is None or of_heading else [group.variant]
         gpus = values.get("gpus") if values.get("nodes", "1") == "1" else None  # of several nodes: perhaps of each
