@@ -66,7 +66,7 @@ def replaced(target: Path) -> Iterator[IO[bytes]]:
     draft = target.with_name(f".{secrets.token_hex(4)}.draft")
     try:
         with draft.open("wb") as file:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # a new file, or a file system without modes
                 os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
