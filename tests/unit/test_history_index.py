@@ -267,8 +267,8 @@ def test_a_run_without_its_samples_and_a_damaged_one(results: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_named(results: Path) -> None:
-    closed = next(folders(results)).with_name("closed")
-    closed.symlink_to("closed")
+    closed = next(folders(results)).with_name("20260102T000000.000Z-closed")
+    closed.symlink_to(closed.name)
     places = store.places(results)
     with views_of(results, places, HERE) as views:
         assert [run.folder for run in views.unreadable] == [closed]
