@@ -239,6 +239,7 @@ def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(comman
 
 
 @pytest.mark.slow
+@_spins
 @pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core are to yield")
 def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(commands: Commands) -> None:
     bind = (
