@@ -238,11 +238,9 @@ class Search:
                 of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn, least)
                 # Slow links come first: they are soon decided, and a link that was late once may stay open.
                 nodes, links = (np.concatenate(both) for both in zip(of_times, of_late, strict=True))
-                # What loses messages is slow sometimes, and so are its pairs. Nodes below a switch show if it is slow.
-                sure = np.concatenate([accused[other] for other in accused if other != case])
-                leaf = fleets[case].leaf
-                apart = [np.count_nonzero(leaf[suspects[case].nodes] == leaf[node]) < 2 for node in sure]
-                sure = np.concatenate([lossy, sure[(leaf[sure] < 0) | np.asarray(apart, dtype=np.bool_)]])
+                # What loses messages is slow sometimes, and so are its pairs.
+                elsewhere = np.concatenate([accused[other] for other in accused if other != case])
+                sure = np.concatenate([lossy, _without_neighbours(fleets[case], elsewhere, suspects[case].nodes)])
                 nodes, links = nodes[~np.isin(nodes, sure)], links[~np.isin(links, sure).any(axis=1)]
                 if len(nodes) or len(links):
                     of_all = np.concatenate([late.nodes, suspects[case].nodes])
@@ -351,6 +349,13 @@ def open_tests(evidence: model.Evidences, turn: int, least: float) -> Truths:
 
 def _limit(evidence: model.Evidences) -> float:
     return float(np.log(max(1, len(evidence.total)) / ERROR_RATE)) + _MARGIN
+
+
+def _without_neighbours(fleet: Fleet, nodes: Ints, suspects: Ints) -> Ints:
+    """``nodes`` without those below a switch that has several ``suspects``: together these show whether it is slow."""
+    below = np.bincount(fleet.leaf[suspects] + 1, minlength=int(fleet.leaf.max()) + 2)
+    below[0] = 0  # of unknown switches
+    return np.asarray(nodes[below[fleet.leaf[nodes] + 1] < 2])
 
 
 def _is_sure(evidence: model.Evidences, partners: int) -> Truths:

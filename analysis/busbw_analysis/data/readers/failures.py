@@ -45,6 +45,14 @@ _NOT_STARTED: Final = (
 _TRY_PORT: Final = "start all ranks, and try the port from another host (nc -zv ADDRESS PORT)"
 _GLOO_NAME: Final = "set GLOO_SOCKET_IFNAME to one interface that is UP on every host (ip -br addr; busbw doctor)"
 _WARN: Final = "run it again with NCCL_DEBUG=WARN, which prints the call that failed"
+_NO_MEMORY: Final = Failure(
+    r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
+    _CONNECT,
+    "a NIC gets no memory ({})",
+    "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
+    "set ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK), load "
+    "nvidia-peermem",
+)
 FAILURES: Final = (
     Failure(
         r"Unable to find (?:address|interface) for: ?\[?([^\s\]]{1,64})",
@@ -226,14 +234,7 @@ FAILURES: Final = (
         "each other; with InfiniBand: a port that is not active",
         "check the two with ib_write_bw (show_gids, ibstat); try NCCL_IB_GID_INDEX=3, NCCL_CROSS_NIC=0, NCCL_IB_HCA",
     ),
-    Failure(
-        r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
-        _CONNECT,
-        "a NIC gets no memory ({})",
-        "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
-        "set ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK), load "
-        "nvidia-peermem",
-    ),
+    _NO_MEMORY,
     Failure(
         r"[Aa]sync(?: fatal)? event(?: on device)? ?: ((?:port error|device fatal|.{0,20}catastrophic)[\w ]{0,40})",
         _CALL,
@@ -590,14 +591,7 @@ FAILURES: Final = (
         "run it with NCCL_DEBUG=INFO, which tells where it hangs, or give it more time (--time)",
         waits=True,
     ),
-    Failure(
-        r"neither nv_peer_mem, or (nvidia_peermem) detected",
-        _CONNECT,
-        "a NIC gets no memory ({})",
-        "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
-        "set ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK), load "
-        "nvidia-peermem",
-    ),
+    _NO_MEMORY._replace(sign=r"neither nv_peer_mem, or (nvidia_peermem) detected"),  # after which NCCL goes on
     Failure(
         r"Invalid value when checking the pattern",
         _CALL,
