@@ -1,13 +1,14 @@
 """Runs with a duration: rounds until it is over, bounded in memory and disk, and resumed where they ended."""
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from testing.blocks import measured
-from testing.fakes import QUICK, FakeClock, FakeWorld, Script
+from testing.fakes import QUICK, FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require_type
 from testing.synthetic import case
 
@@ -84,7 +85,7 @@ def test_windows_count_all_samples_and_are_bounded() -> None:
         FakeWorld(2, Script(durations=lambda _rank, index, _case: 1000 + index)), case("all_reduce", 64, 2)
     )
     written: list[Window] = []
-    windows = Windows(0, 10 * SECOND, {block.case}, written.append)
+    windows = Windows(0, 10 * SECOND, written.append)
     for second in range(100):
         windows.add(block, second * SECOND, (second + 1) * SECOND)
     assert len(written) == 10
@@ -100,8 +101,6 @@ def test_windows_count_all_samples_and_are_bounded() -> None:
     windows.close(102 * SECOND)
     windows.close(103 * SECOND)
     assert [row.blocks for row in written[10:]] == [1]
-    Windows(0, 0, set(), written.append).add(block, 0, SECOND)
-    assert len(written) == 11
 
 
 @pytest.mark.parametrize("text", ["0s", "0.5s", "-1s", "soon", "8", "", "1us", "721h"])
@@ -116,6 +115,16 @@ def test_a_duration_is_one_launch() -> None:
     assert plan("8h").duration_ns == 8 * 3600 * SECOND
     assert plan("90min").duration_ns == 5400 * SECOND
     assert plan(None).duration_ns == 0
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A clock that runs 2 % faster than another."""
+
+    clock: FakeClock
+
+    def now_ns(self) -> int:
+        return self.clock.now_ns() * 51 // 50
 
 
 def alone(blocks: int) -> Plan:
@@ -155,6 +164,25 @@ def test_a_run_that_was_killed_is_resumed_until_its_duration_is_full(tmp_path: P
     assert resume.lack_of(resumed, asked).launches == ()
     blocks = [(row.case, row.block) for row in resumed.measurements]
     assert len(blocks) == len(set(blocks)) == 6
+
+
+def test_the_last_window_ends_when_the_rank_that_is_ahead_says_so(tmp_path: Path) -> None:
+    sweeps = (Sweep(ops=("all_reduce",), sizes="64"), Sweep(ops=("ping_pong",), sizes="8", baseline=True))
+    asked = msgspec.structs.replace(plan("20s", blocks=2), sweep=sweeps)
+    world = FakeWorld(2, Script(durations=lambda _rank, _index, _case: SECOND // 100))
+    job = Job(asked, tmp_path, 0, "local", world.row(), None)
+
+    def be_rank(backend: FakeBackend) -> Outcome:
+        own = backend.clock
+        clock = own if backend.rank == 0 else Ahead(own)
+        return run(job, World(backend.rank, 2, backend.rank, "local", 5.0), Listener(), clock)
+
+    for outcome in world.run(be_rank):
+        require_type(Outcome, outcome)
+    stored = store.read(tmp_path)
+    assert {window.case.op for window in stored.windows} == {"all_reduce"}
+    assert 20 * SECOND <= stored.windows[-1].end_ns <= 21 * SECOND
+    assert resume.lack_of(stored, asked).launches == ()
 
 
 def test_a_run_whose_blocks_are_all_measured_still_lacks_the_rest_of_its_duration(tmp_path: Path) -> None:

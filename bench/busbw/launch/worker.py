@@ -328,14 +328,14 @@ class _Launch:
         void: set[Case] = set()
         began = self.clock.now_ns() - (0 if self.job.remaining is None else self.job.remaining.elapsed_ns)
         repeated = self._repeated(decision)
-        windows = Windows(launch, self.job.plan.duration_ns // MOST_WINDOWS, frozenset(repeated), record)
+        with_windows = frozenset(repeated)
+        windows = Windows(launch, self.job.plan.duration_ns // MOST_WINDOWS, record)
 
         def now_ns() -> int:
-            return self.clock.now_ns() - began
+            """Time of the run, of the rank on which it is latest. Collective."""
+            return int(agreed(bench, [self.clock.now_ns() - began])[0])
 
-        for (case, block), planned in rounds(
-            self.job.plan, repeated, decision.order, void, lambda: int(agreed(bench, [now_ns()])[0])
-        ):
+        for (case, block), planned in rounds(self.job.plan, repeated, decision.order, void, now_ns):
             if case in void:
                 continue
             self.doing = in_words(case)
@@ -345,7 +345,7 @@ class _Launch:
                 windows.close(now_ns())
                 return Outcome(measured, len(void), stopped=True)
             row: Measurement | Failed
-            begin_ns = now_ns()
+            begin_ns = now_ns() if case in with_windows else 0
             if case in decision.hindered:
                 error = decision.hindered[case]
                 row = Failed(case=case, launch=launch, block=block, error=error, cause="environment")
@@ -358,7 +358,8 @@ class _Launch:
                 void.add(case)
             else:
                 measured += 1
-                windows.add(row, begin_ns, now_ns())
+                if case in with_windows:
+                    windows.add(row, begin_ns, now_ns())
         windows.close(now_ns())
         return Outcome(measured, len(void))
 

@@ -78,20 +78,16 @@ class Windows:
     """The windows of a launch, on every rank.
 
     least_ns: time after which a window is written
-    cases: those that have windows
     write: takes a window
     """
 
     launch: int
     least_ns: int
-    cases: Collection[Case]
     write: Callable[[Window], None]
     _open: dict[Case, _Open] = field(default_factory=dict)
 
     def add(self, block: Measurement, begin_ns: int, end_ns: int) -> None:
         """Count a block that was measured from ``begin_ns`` to ``end_ns``, and write its window if that is full."""
-        if block.case not in self.cases:
-            return
         opened = self._open.setdefault(block.case, _Open(begin_ns, block.started))
         opened.times.append(np.concatenate([group.slowest_ns for group in block.groups]) / block.calls)
         opened.count(block)
