@@ -32,7 +32,9 @@ from busbw_analysis.training.held import Kind, kind_of
 from busbw_analysis.training.layout import Layout, Recompute, Step
 from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.memory import memory
+from busbw_analysis.training.plan import Wanted, plan
 from busbw_analysis.training.step_time import Machine, step_time
+from busbw_analysis.training.traffic import DIMENSIONS
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "training" / "truth"
 Part = Literal["fit", "check"]
@@ -218,6 +220,48 @@ def rows() -> tuple[Row, ...]:
     """All rows."""
     papers = (published(report, number) for report in reports() for number in range(len(report["rows"])))
     return (*_vtrain("vtrain-multi"), *_vtrain("vtrain-single"), *_simumax(), *papers)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a plan has the layout of a published step, among the fastest of each choice of degrees.
+
+    place: 1 is the fastest of ``count``; None: the plan does not have it.
+    gain: share of its time that the fastest saves.
+    """
+
+    name: str
+    place: int | None
+    count: int
+    gain: float | None
+
+    @property
+    def in_first_tenth(self) -> bool:
+        """Whether it is the fastest, or among the first tenth."""
+        return self.place == 1 or (self.place is not None and 10 * self.place <= self.count)
+
+
+def places() -> Iterator[Place]:
+    """The place of each published layout, planned with what its software had: its recomputation, zero (0 if the paper
+    has none) and overlap.
+    """
+    for report in reports():
+        room = gpu_named(_hardware(), report["gpu"]).memory_bytes
+        own = {key: value for key, value in report["layout"].items() if key not in {"scatter_gather", "uneven"}}
+        for number in range(len(report["rows"])):
+            row = published(report, number)
+            step = row.step
+            settings = {"zero": 0, **own}
+            what = (step.model, step.layout.gpus, step.batch, step.sequence)
+            wanted = Wanted(*what, settings, room=room, gradients=step.gradients)
+            times = {_degrees(each.step): each.time.total for each in plan(wanted, row.machine).layouts}
+            at = list(times).index(_degrees(step)) + 1 if _degrees(step) in times else None
+            gain = None if at is None else 1 - min(times.values()) / times[_degrees(step)]
+            yield Place(row.group, at, len(times), gain)
+
+
+def _degrees(step: Step) -> tuple[int, ...]:
+    return tuple(getattr(step.layout, name) for name in DIMENSIONS)
 
 
 # --- scores --------------------------------------------------------------------------------------------------------

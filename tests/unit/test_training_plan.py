@@ -33,7 +33,7 @@ from busbw_analysis.models.networks import Flat, Placement
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.kernels import Speed
-from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.layout import Layout, Step, part
 from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.memory import gpu_of_runs, memory
 from busbw_analysis.training.plan_report import gain
@@ -205,6 +205,25 @@ def test_a_pipeline_waits_for_as_many_hops_as_a_played_one(p: int, v: int, m: in
     assert hops_in_a_row(one) == pytest.approx((with_hops - without) / 0.01, rel=near)
     found = step_time(one, machine(Fixed(send_recv=0.5)))
     assert found.exposed["pp"] == pytest.approx(0.5 * hops_in_a_row(one))
+
+
+@pytest.mark.parametrize(("layers", "p", "parts"), [(96, 8, 6), (126, 16, 8), (120, 8, 3), (120, 16, 1)])
+def test_a_plan_has_parts_of_a_stage_that_are_alike_unless_others_are_wanted(layers: int, p: int, parts: int) -> None:
+    model = msgspec.structs.replace(TOY, layers=layers)
+    wanted = plans.Wanted(model, p, p, 16, {"pp": p, "micro_batch": 1})
+    (best,) = plans.plan(wanted, machine()).layouts
+    assert best.step.layout.vpp == parts
+    (other,) = plans.plan(replace(wanted, settings={**wanted.settings, "vpp": 5}), machine()).layouts
+    assert other.step.layout.vpp == 5
+
+
+def test_parts_of_several_lengths_wait_longer_for_each_other_than_the_formula_says() -> None:
+    model = msgspec.structs.replace(TOY, layers=96)
+    for v, longer in ((6, 1.0), (8, 1.033)):
+        step = Step(model, Layout(pp=8, vpp=v, micro_batches=24, uneven=True), 24, 16)
+        played, _ = play(8, v, 24, lengths=[part(96, 8 * v, number)[1] for number in range(8 * v)])
+        of_a_layer = flop_per_token(model, 16, causal=True) * 16 / 96 / 1e9
+        assert played / 3 * of_a_layer / step_time(step, machine()).total == pytest.approx(longer, abs=1e-3)
 
 
 @pytest.mark.parametrize(("seconds", "overlap"), [(1e-5, 1.0), (1e-5, 0.5), (1.0, 1.0), (1.0, 0.25), (1.0, 0.0)])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
-from training_truth import Row, published, reports
+from training_truth import Row, places, published, reports
 
 from busbw.workloads.model_rows import flop_per_token
 from busbw_analysis.training.step_time import step_time
@@ -60,6 +61,16 @@ def test_the_document_says_how_many_are_near_and_names_the_others() -> None:
     near = f"{len(ROWS) - sum(map(len, far.values()))} of {len(ROWS)} published steps are within 15 %"
     text = " ".join(DOCUMENT.split()).replace("-", "−")
     assert f"{near}, not those of {' and '.join(others)}".replace("-", "−") in text
+
+
+def test_the_document_says_where_plans_have_the_published_layouts() -> None:
+    found = list(places())
+    assert {place.name for place in found if place.place == 1} >= {"Llama 3", "Smith et al. 2022"}
+    gains = [place.gain for place in found if place.gain is not None]
+    assert len(gains) == len(found) == len(ROWS)
+    text = " ".join(DOCUMENT.split())
+    assert f"{sum(place.in_first_tenth for place in found)} of {len(found)} published layouts are" in text
+    assert f"{100 * median(gains):.0f} % less time (median; at most {100 * max(gains):.0f} %)" in text
 
 
 def test_there_are_three_reports_or_more_with_their_tables() -> None:

@@ -273,6 +273,13 @@ def _choices(
                             break
 
 
+def _alike(layers: int, parts: int) -> bool:
+    """Whether all parts have as many layers, or the first and the last one less for embedding and head, as in Llama 3.
+    Parts of several lengths wait for each other longer than the formula says: 8 of 12 layers on 8 stages 3 %.
+    """
+    return layers % parts == 0 or (layers + 2) % parts == 0
+
+
 def _given(value: _Value | None, otherwise: Sequence[_Value]) -> Sequence[_Value]:
     return otherwise if value is None else (value,)
 
@@ -283,7 +290,8 @@ def _steps(
     """The steps with so many micro-batches and parts of a stage (``pieces``)."""
     model, pp, given = request.model, layout.pp, request.settings
     micro_batches, parts = pieces
-    if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers):
+    divides = pp * parts <= model.layers + 2 if "vpp" in given else _alike(model.layers, pp * parts)
+    if parts > 1 and (pp == 1 or micro_batches % pp or not divides):
         return
     split = layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
