@@ -177,7 +177,7 @@ def _sureness(verdict: Verdict) -> str:
         return ""
     if verdict.accuses:
         reasons = f"; its GPU is throttled: {listed(verdict.throttled)}" if verdict.throttled else ""
-        return f"; probability {_percent(verdict.probability)}, the rest for another kind or direction{reasons}"
+        return f"; probability {_percent(verdict.probability)}, else a fault of another kind or direction{reasons}"
     if verdict.busy:
         return "; other programs took the CPUs meanwhile"
     return "; one more round would decide" if verdict.next_pairs else "; more rounds would decide"

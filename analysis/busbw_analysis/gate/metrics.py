@@ -347,8 +347,8 @@ def _counted(names: Sequence[str], looked_at: int, rule: Limited) -> Measured:
 
 
 METRICS: Final[Mapping[str, Metric]] = {
-    "busbw": Metric("rate", "at_least", "bus bandwidth of the slowest group", _per_launch(_busbw, -1)),
-    "algbw": Metric("rate", "at_least", "size over time, of the slowest group", _per_launch(_algbw, -1)),
+    "busbw": Metric("rate", "at_least", "bus bandwidth of the slowest group of ranks", _per_launch(_busbw, -1)),
+    "algbw": Metric("rate", "at_least", "size over time, of the slowest group of ranks", _per_launch(_algbw, -1)),
     "time": Metric("time", "at_most", "time of a call", _per_launch(_times, 1)),
     "share_of_peak": Metric("share", "at_least", "busbw over the peak", _per_launch(_share_of_peak, -1)),
     "ratio_to_model": Metric("ratio", "at_most", "time over the cost model's", _per_launch(_ratio_to_model, 1)),
