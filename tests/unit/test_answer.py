@@ -362,7 +362,7 @@ def test_launches_are_counted_for_all_bands_that_a_comparison_tests(
     judged, few = (judge(run) for run in runs)
     other = pool((synthetic_run(cases, World(launch_noise=0.01), launches=2, seed=1),))
     bands = compare(runs[0], other).bands
-    assert count_tests(judged) == len(bands)
+    assert count_tests(judged.cases) == len(bands)
     assert (answer_of(judged).confidence == 4) == enough
     (needed,) = re.findall(r"--launches (\d+) ", answer_of(few).trust)
     assert int(needed) >= fewest_launches(len(bands), paired=False)

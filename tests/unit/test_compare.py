@@ -500,7 +500,7 @@ def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
     judged = judge(pool((resumed,)))
     assert {require(row.group).launches for row in show_rows(judged)} == {3, 4}
     found = compared(resumed, run_of(2, cases, launches=3))
-    assert found.launches == (fewest_made(judged), 3) == (3, 3)
+    assert found.launches == (fewest_made(judged.cases), 3) == (3, 3)
 
 
 def test_the_statistic_is_named() -> None:

@@ -153,13 +153,17 @@ def decides(comparison: Comparison) -> str:
     )
     if fewest and not counts:
         known = any(band.estimate.scatter is not None for band in comparison.bands)
-        many = f"; with this scatter, more than {MOST_LAUNCHES} would show {percent(comparison.within)}" if known else ""
+        many = (
+            f"; with this scatter, more than {MOST_LAUNCHES} would show {percent(comparison.within)}" if known else ""
+        )
         return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant{many}"
     decided = ""
     if counts:
         of_them = "" if len(counts) == len(undecided) else f" {len(counts)} of {len(undecided)} undecided bands"
         least = f" (with fewer than {fewest}, no difference{among} can be significant)" if fewest else ""
-        decided = f"{_range(counts)} {of} would decide{of_them}{least}; the notes below the tables give the number by band"
+        decided = (
+            f"{_range(counts)} {of} would decide{of_them}{least}; the notes below the tables give the number by band"
+        )
     seen = sorted(verdict.detectable for verdict in undecided if hopeless(verdict) and verdict.detectable is not None)
     if not seen:
         return decided
