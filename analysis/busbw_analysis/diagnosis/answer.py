@@ -280,10 +280,11 @@ def _by_band(verdicts: Collection[Verdict]) -> Iterator[tuple[Band, str]]:
     """
     first = True
     for band in _BANDS:
-        judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
+        every = [verdict for verdict in verdicts if verdict.band == band]
+        judged = [verdict for verdict in every if verdict.status != "not judged"]
         doubted = all(verdict.doubt for verdict in judged)
         if judged and (first or not doubted):
-            yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
+            yield band, f"{_measured_in_band(judged) if doubted else _in_band(every)}."
         first = first and not judged
 
 
@@ -364,17 +365,18 @@ def _lacks(judgement: Judgement) -> str:
     return _NO_REFERENCE
 
 
-def _in_band(judged: Sequence[Verdict]) -> str:
-    """How many curves are slower, undecided, as expected and faster, each with its number."""
+def _in_band(every: Sequence[Verdict]) -> str:
+    """How many curves are slower, undecided, as expected, faster and not judged, each with its number."""
+    judged = [verdict for verdict in every if verdict.status != "not judged"]
     at = _at(judged)
-    if len(judged) == 1:
+    if len(every) == 1:
         return f"{judged[0].word}{at}: {judged[0].reached}"
     slower = [verdict for verdict in judged if verdict.status == "slower"]
     doubted = [verdict for verdict in judged if verdict.doubt is not None]
     unsure = [verdict for verdict in judged if verdict.status == "undecided" and verdict not in doubted]
     faster = [verdict for verdict in judged if verdict.status == "faster"]
     fine = [verdict for verdict in judged if verdict not in (*slower, *doubted, *unsure, *faster)]
-    if len(fine) == len(judged):
+    if len(fine) == len(every):
         # One if the curves differ only in place or out of place: the fastest, which is the highest busbw, too.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
         fastest = min(judged, key=lambda verdict: verdict.time_ns)
@@ -393,8 +395,10 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
         parts.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
-    kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
-    of = f" of {len(judged)} {kind}"
+    if len(every) > len(judged):
+        parts.append((len(every) - len(judged), "not judged"))
+    kind = "operations" if len({verdict.op for verdict in every}) == len(every) else "curves"
+    of = f" of {len(every)} {kind}"
     counts = ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
     return f"{at.strip()}, {counts}" if at else counts
 
