@@ -77,9 +77,13 @@ def what_is_known(names: Collection[str], likely: str | None) -> str:
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
     """The name in ``names`` that is most similar to ``given``; None if none is similar."""
+    return next(iter(alike(given, names)), None)
+
+
+def alike(given: str, names: Iterable[str]) -> list[str]:
+    """The names in ``names`` that are similar to ``given``, the most similar first."""
     plain = {_plain(name): name for name in names}
-    matches = get_close_matches(_plain(given), plain, n=1)
-    return plain[matches[0]] if matches else None
+    return [plain[match] for match in get_close_matches(_plain(given), plain, n=max(1, len(plain)))]
 
 
 def _plain(name: str) -> str:

@@ -500,7 +500,7 @@ def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
     judged = judge(pool((resumed,)))
     assert {require(row.group).launches for row in show_rows(judged)} == {3, 4}
     found = compared(resumed, run_of(2, cases, launches=3))
-    assert found.launches == (fewest_made(judged), 3) == (3, 3)
+    assert found.launches == (fewest_made(judged.cases), 3) == (3, 3)
 
 
 def test_the_statistic_is_named() -> None:
@@ -536,7 +536,9 @@ def test_too_few_launches_for_so_many_bands_are_said(
     )
     found = compared(one, two, paired=paired)
     assert {band.verdict.fewest for band in found.bands} == {fewest}
-    assert dict(answer_lines(found)).get("Do", "").startswith(f"Measure {fewest} ") == (fewest is not None)
+    needed = [band.verdict.needed.launches for band in found.bands if band.verdict.needed]
+    said = {*map(int, re.findall(r"\d+", dict(answer_lines(found)).get("Do", "")))}
+    assert said >= {fewest, *needed} if fewest else not said, "what is enough comes before the fewest"
     assert words_of(found) == {"cannot tell" if fewest else "slower": ops}
 
 

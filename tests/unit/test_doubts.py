@@ -77,6 +77,12 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
     assert not {"good", "caution"} & {cell.tone for cell in row} or {cell.tone for cell in row[1:4]} == {row[1].tone}
     assert not any(word in cell.text for cell in row for word in ("slower", "faster", "expected"))
     assert {cell.text for cell in row[1:4]} == {"? cannot tell"}
+    explained = {note.partition(":")[0] for note in table.notes if not note.startswith("100 %")}
+    shown = {verdict.word for verdict in answer.verdicts}
+    assert (explained & {"faster", "cannot tell"}, "undecided" in explained) == (
+        shown & {"faster", "cannot tell"},
+        False,
+    )
     (curve,) = (curve for curve in judgement.curves if curve.series.key.op == "all_reduce")
     assert "×" not in in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
 

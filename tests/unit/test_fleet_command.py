@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace as replace_struct
 from testing.fleets import scatter
 from testing.logs import LOGS
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, case, planned, synthetic_run, write_synthetic
 
 from busbw.cli.main import main as busbw
 from busbw.errors import Interrupted, UsageError
@@ -54,6 +54,7 @@ PAIR = case("pair_uni", 1 << 22, 16, group=ASKED, nodes=8)
 SIGNATURE = case("signature", 1 << 20, 8, group=ASKED, nodes=8)
 GPU = case("host_to_device", 1 << 20, 16, group=ASKED, nodes=8)
 TWICE = 2.0
+FLEET = ("controller", "sweep")
 
 
 def block(
@@ -202,6 +203,18 @@ def test_a_healthy_run_passes_and_each_node_has_a_line(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 0
     assert [(row["node"], row["healthy"], row["exit_code"]) for row in rows] == [(host, True, 0) for host in HOSTS]
+
+
+def test_the_latest_fleet_is_judged_not_the_latest_run(tmp_path: Path) -> None:
+    others = [fleet_run({})[0], synthetic_run([case("all_reduce", 1 << 10, 8)], launches=1, samples=5)]
+    write_synthetic(tmp_path, others[0])
+    asked = ("latest", "--json", "--results-dir", str(tmp_path))
+    assert invoke(*asked).exit_code == 2, "no run has the controller"
+    stored, _ = fleet_run({"n03": TWICE})
+    stored = replace(stored, run=planned(stored.run, **{key: getattr(read_suite("fleet"), key) for key in FLEET}))
+    write_synthetic(tmp_path, stored)
+    write_synthetic(tmp_path, others[1])
+    assert json.loads(invoke(*asked).stdout)["exclude"] == "n03"
 
 
 def test_a_report_of_a_fleet_is_written(tmp_path: Path) -> None:

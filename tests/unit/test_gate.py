@@ -605,6 +605,14 @@ def test_a_baseline_is_set_listed_used_and_removed(results: Path) -> None:
     assert Path(first).is_dir()
 
 
+def test_a_baseline_of_too_few_launches_is_set_with_the_number_that_is_enough(results: Path) -> None:
+    runs = [*stored(results, run_of(1, launches=1)), *stored(results, run_of(2, launches=10))]
+    for run, cautions in zip(runs, (1, 0), strict=True):
+        done = busbw(results, "baseline", "set", f"of-{cautions}", run)
+        assert (done.exit_code, done.stderr.count("caution: ")) == (0, cautions)
+        assert not cautions or "--launches 7 " in done.stderr
+
+
 def test_a_baseline_that_is_damaged_or_whose_run_is_gone_says_so(results: Path) -> None:
     baseline, current = stored(results, run_of(1), run_of(2))
     busbw(results, "baseline", "set", "nightly", baseline)
@@ -618,6 +626,9 @@ def test_a_baseline_that_is_damaged_or_whose_run_is_gone_says_so(results: Path) 
     listed = busbw(results, "baseline", "list", "--json")
     assert [row["name"] for row in json.loads(listed.stdout)] == ["weekly"]
     assert listed.stderr.count("nightly.json") == 1
+    busbw(results, "baseline", "remove", "weekly")
+    alone = busbw(results, "baseline", "list")
+    assert (alone.exit_code, alone.stderr.count("\n")) == (0, 1), "as a list of damaged runs; not: there is none"
     (Path(current) / "run.json").write_text("{")
     assert busbw(results, "gate", current, "--baseline", current).exit_code == 2
 

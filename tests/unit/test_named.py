@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from busbw.cli.main import main
 from busbw.errors import UsageError
 from busbw.system.catalog import NETWORKS, catalogue
-from busbw.system.named import card_named, cards_named, gpu_named, links_named
+from busbw.system.named import card_named, cards_named, gpu_named, links_named, rows_named
 
 ROWS: Final = catalogue()
 GPUS: Final = [row.name for row in ROWS.gpus]
@@ -117,6 +117,16 @@ def test_a_name_of_several_gpus_or_of_none_is_refused(name: str, meant: set[str]
     if meant:
         named = str(refused.value).partition(" may be ")[2].partition(";")[0]
         assert set(re.split(", | or ", named)) == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("H1000", {"H100", "H200", "H800"}), ("4X NRD", {"4X NDR", "4X XDR", "4X SDR"}), ("foobar", set())],
+)
+def test_names_near_an_unknown_one_are_offered_models_and_like_beginnings_first(given: str, meant: set[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        rows_named(ROWS, given)
+    assert set(re.findall(r"[A-Z0-9]+(?: [A-Z]+)?(?=, | or |\?)", str(refused.value).partition("mean ")[2])) == meant
 
 
 @pytest.mark.parametrize("text", ["400Gb/s", "400 Gb/s", "400G", "400Gbps", "400Gbit/s", "50GB/s", "0.4T"])

@@ -1,12 +1,17 @@
 """A gate that fails says since when, and what changed then."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from testing.command import busbw
-from testing.nights import write_night
+from testing.nights import CASES, write_night, write_run
+
+from busbw.runs import store
+from busbw.runs.records import Case, Measurement
 
 KERNELS = ("6.1.0-31", "6.1.0-32")
 
@@ -56,6 +61,22 @@ def test_a_run_of_the_baseline_is_the_last_good_one_and_a_damaged_run_is_passed_
     assert (since["run"], since["passed"], since["changes"]) == ("night-001", "night-000", [])
     beyond = json.loads(busbw(*asked, str(results / "cluster/night-000")).stdout)["since"]
     assert (beyond["run"], beyond["passed"]) == ("night-001", "night-000")
+
+
+@pytest.mark.parametrize(("cases", "changed"), [(CASES[:2], ["cases of the plan"]), (CASES, ["kernel"])])
+def test_cases_that_the_plan_leaves_out_are_not_explained_by_facts(
+    tmp_path: Path, cases: Sequence[Case], changed: list[str]
+) -> None:
+    """Those that failed are."""
+    write_night(tmp_path, 0, facts={"kernel": KERNELS[0]}, launches=8)
+    folder = write_night(tmp_path, 1, cases, facts={"kernel": KERNELS[1]}, launches=8)
+    if cases == CASES:
+        stored = store.read(folder)
+        kept = tuple(row for row in stored.rows if not isinstance(row, Measurement) or row.case != CASES[2])
+        write_run(folder, replace(stored, rows=kept))
+    asked = ("gate", "night-001", "--baseline", "night-000", "--json", "--results-dir", str(tmp_path))
+    since = json.loads(busbw(*asked).stdout)["since"]
+    assert [change["key"] for change in since["changes"]] == changed
 
 
 def test_what_passes_has_no_since(results: Path) -> None:

@@ -94,7 +94,7 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
                 return
             runs = (str(folder),)
         else:
-            runs = tuple(log for run in runs for log in _logs(run))
+            runs = tuple(log for run in runs for log in _logs(_latest(results_dir) if run == "latest" else run))
         stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
         result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
     cost = None if priced is None else priced(result.judgement)
@@ -161,6 +161,18 @@ def _priced(
     step, _ = inputs.step_of(model, settings, max(1, round(model.batch / pieces)) * pieces, model.sequence)
     machine = machine_of(model.dtype, step.layout.gpus, None, network=network).machine
     return lambda judgement: cost_of(judgement, step, machine)
+
+
+def _latest(results_dir: Path) -> str:
+    """The latest run of a fleet. Raises UsageError if there are only others."""
+    found = store.latest_of(results_dir, _SUITE)
+    if found is None and (others := list(store.folders(results_dir))):
+        raise UsageError(
+            f"no run in {results_dir} is of a fleet; busbw fleet and busbw submit fleet measure one. "
+            f"To judge the latest run of any kind: busbw fleet {as_argument(others[-1])}",
+            code="no-such-run",
+        )
+    return "latest" if found is None else str(found)
 
 
 def _logs(run: str) -> tuple[str, ...]:

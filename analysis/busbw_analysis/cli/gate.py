@@ -26,8 +26,10 @@ from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.sources import find
-from busbw_analysis.diagnosis.hypothesis_tests import percent
+from busbw_analysis.diagnosis.answer import count_tests, fewest_made
+from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches, percent
 from busbw_analysis.gate import baselines, outputs
+from busbw_analysis.gate.launch_tests import TWO_SIDED
 from busbw_analysis.gate.metrics import Evidence
 from busbw_analysis.gate.prolog import measured_here
 from busbw_analysis.gate.rules import Rule, read_rules, with_usual
@@ -290,6 +292,15 @@ def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) 
         raise UsageError("a baseline needs stored runs; store the log with busbw import first")
     path = baselines.write(results_dir, name, baselines.baseline_of(dataset.runs, results_dir), replace=replace)
     echo(str(path))
+    launches = fewest_made(dataset.summaries)
+    fewest = fewest_launches(count_tests(dataset.summaries), paired=False, level=TWO_SIDED)
+    if launches < fewest:
+        alone = ", which has no interval between launches" if launches == 1 else ""
+        echo(
+            f"caution: this baseline has {counted(launches, 'launch', 'launches')} of a case{alone}: no gate can fail "
+            f"with fewer than {fewest}. Give more runs, or measure with --launches {fewest} or more",
+            err=True,
+        )
 
 
 @baseline.command("list")
@@ -305,7 +316,7 @@ def list_(*, results_dir: Path, as_json: bool) -> None:
             echo(f"busbw: baseline {name} is left out: {plain_text(str(error))}", err=True)
     if as_json:
         options.print_json([{"name": name, **plain_baseline(row)} for name, row in rows.items()])
-    elif not rows:
+    elif not baselines.names(results_dir):
         echo(f"no baselines in {plain_text(str(results_dir))}", err=True)
     for name, row in rows.items() if not as_json else ():
         launches = sum(run.launches for run in row.runs)

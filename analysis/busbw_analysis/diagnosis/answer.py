@@ -5,7 +5,7 @@ each if all was measured and verified, the machine was quiet, launches scatter l
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -24,6 +24,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.sentences import sentences
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import CONTRASTS, FOUND_WITH, causes_of
 from busbw_analysis.diagnosis.curves import DOUBTS
@@ -279,10 +280,11 @@ def _by_band(verdicts: Collection[Verdict]) -> Iterator[tuple[Band, str]]:
     """
     first = True
     for band in _BANDS:
-        judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
+        every = [verdict for verdict in verdicts if verdict.band == band]
+        judged = [verdict for verdict in every if verdict.status != "not judged"]
         doubted = all(verdict.doubt for verdict in judged)
         if judged and (first or not doubted):
-            yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
+            yield band, f"{_measured_in_band(judged) if doubted else _in_band(every)}."
         first = first and not judged
 
 
@@ -363,17 +365,18 @@ def _lacks(judgement: Judgement) -> str:
     return _NO_REFERENCE
 
 
-def _in_band(judged: Sequence[Verdict]) -> str:
-    """How many curves are slower, undecided, as expected and faster, each with its number."""
+def _in_band(every: Sequence[Verdict]) -> str:
+    """How many curves are slower, undecided, as expected, faster and not judged, each with its number."""
+    judged = [verdict for verdict in every if verdict.status != "not judged"]
     at = _at(judged)
-    if len(judged) == 1:
+    if len(every) == 1:
         return f"{judged[0].word}{at}: {judged[0].reached}"
     slower = [verdict for verdict in judged if verdict.status == "slower"]
     doubted = [verdict for verdict in judged if verdict.doubt is not None]
     unsure = [verdict for verdict in judged if verdict.status == "undecided" and verdict not in doubted]
     faster = [verdict for verdict in judged if verdict.status == "faster"]
     fine = [verdict for verdict in judged if verdict not in (*slower, *doubted, *unsure, *faster)]
-    if len(fine) == len(judged):
+    if len(fine) == len(every):
         # One if the curves differ only in place or out of place: the fastest, which is the highest busbw, too.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
         fastest = min(judged, key=lambda verdict: verdict.time_ns)
@@ -392,8 +395,10 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
         parts.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
-    kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
-    of = f" of {len(judged)} {kind}"
+    if len(every) > len(judged):
+        parts.append((len(every) - len(judged), "not judged"))
+    kind = "operations" if len({verdict.op for verdict in every}) == len(every) else "curves"
+    of = f" of {len(every)} {kind}"
     counts = ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
     return f"{at.strip()}, {counts}" if at else counts
 
@@ -503,7 +508,7 @@ def dots(confidence: int) -> str:
 
 def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...]]:
     """Points of confidence and the clauses that explain them; ``advise``: with what more launches would detect."""
-    launches, scatter = fewest_made(judgement), scatter_of(judgement)
+    launches, scatter = fewest_made(judgement.cases), scatter_of(judgement)
     pooled = _pooled(judgement)
     if not launches:
         return 0, ("all data are wrong" if _all_wrong(judgement) else "nothing was measured", pooled)
@@ -513,10 +518,10 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     busy = codes & {"disturbed", "throttled", "launches-differ"}
     doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
-    tests = count_tests(judgement)
+    tests = count_tests(judgement.cases)
     enough = launches >= fewest_launches(tests, paired=False)
     points = (whole, enough, not busy, scatter is not None and scatter <= SCATTERED)
-    most = max(_launch_counts(judgement))
+    most = max(_launch_counts(judgement.cases))
     many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
@@ -540,9 +545,9 @@ def _bands_of(verdicts: Sequence[Verdict]) -> str:
     return listed((f"{name} {listed(of)}" for name, of in bands.items()), _MOST_SHOWN)
 
 
-def count_tests(judgement: Judgement) -> int:
+def count_tests(summaries: Iterable[CaseSummary]) -> int:
     """The number of tests of a comparison with a run like this: one for each band of sizes of each curve."""
-    cases = (row.case for row in judgement.cases if row.state != "skipped" and row.case.mode != "overlap")
+    cases = (row.case for row in summaries if row.state != "skipped" and row.case.mode != "overlap")
     return len({(structs.replace(case, size_bytes=0), band_of(case.size_bytes)) for case in cases})
 
 
@@ -586,14 +591,14 @@ def scatter_of(judgement: Judgement) -> float | None:
     return math.expm1(median(scatters)) if scatters else None
 
 
-def fewest_made(judgement: Judgement) -> int:
+def fewest_made(summaries: Iterable[CaseSummary]) -> int:
     """The number of launches that every case has at least; 0 if nothing was measured."""
-    return min(_launch_counts(judgement), default=0)
+    return min(_launch_counts(summaries), default=0)
 
 
-def _launch_counts(judgement: Judgement) -> list[int]:
+def _launch_counts(summaries: Iterable[CaseSummary]) -> list[int]:
     """The number of launches of every case that was measured."""
-    return [len(group.launch_medians_ns) for summary in judgement.cases for group in summary.groups[:1]]
+    return [len(group.launch_medians_ns) for summary in summaries for group in summary.groups[:1]]
 
 
 def lacks_launches(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> bool:
@@ -621,8 +626,8 @@ def more_launches(judgement: Judgement) -> str:
     if scatter is None:
         return "--launches 6 would give an interval over launches"
     for target in _TARGETS:
-        needed = launches_needed(math.log1p(scatter), target, count_tests(judgement))
+        needed = launches_needed(math.log1p(scatter), target, count_tests(judgement.cases))
         if needed is not None and needed <= _MOST_LAUNCHES:
-            more = needed > fewest_made(judgement)
+            more = needed > fewest_made(judgement.cases)
             return f"--launches {needed} would detect differences of {percent(target)}" if more else ""
     return ""

@@ -12,7 +12,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.answer import SCATTERED, dots
 from busbw_analysis.diagnosis.compare import Compared, Comparison
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, scatter_in_words, shown_from
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, percent, scatter_in_words, shown_from
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
@@ -146,18 +146,24 @@ def decides(comparison: Comparison) -> str:
         return ""
     if fewest and comparison.imported:
         return f"give {fewest} logs or tables of each side or more, separated by commas: one number a side has no test"
-    if fewest:
-        of = "launches" if comparison.by else "pairs of launches" if comparison.paired else "launches of each side"
-        among = f" among {len(comparison.bands)} bands" if len(comparison.bands) > 1 else ""
-        return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant"
+    among = f" among {len(comparison.bands)} bands" if len(comparison.bands) > 1 else ""
     of = unit(comparison)
     counts = sorted(
         verdict.needed.launches for verdict in undecided if verdict.needed is not None and not hopeless(verdict)
     )
+    if fewest and not counts:
+        known = any(band.estimate.scatter is not None for band in comparison.bands)
+        many = (
+            f"; with this scatter, more than {MOST_LAUNCHES} would show {percent(comparison.within)}" if known else ""
+        )
+        return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant{many}"
     decided = ""
     if counts:
         of_them = "" if len(counts) == len(undecided) else f" {len(counts)} of {len(undecided)} undecided bands"
-        decided = f"{_range(counts)} {of} would decide{of_them}; the notes below the tables give the number by band"
+        least = f" (with fewer than {fewest}, no difference{among} can be significant)" if fewest else ""
+        decided = (
+            f"{_range(counts)} {of} would decide{of_them}{least}; the notes below the tables give the number by band"
+        )
     seen = sorted(verdict.detectable for verdict in undecided if hopeless(verdict) and verdict.detectable is not None)
     if not seen:
         return decided

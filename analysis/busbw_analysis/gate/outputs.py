@@ -153,7 +153,8 @@ def _decides(gate: Gate, verdict: Verdict, worst: Test) -> str:
     if verdict.needed is None:
         return "with this scatter more launches would not decide: take a quieter machine or a looser limit"
     quieter = "; a quieter machine takes fewer" if verdict.needed > MOST_LAUNCHES else ""
-    return f"{verdict.needed} {_UNITS[gate.of_logs][1]}{sides} would decide{quieter}"
+    finds = "" if verdict.rule.visible is None else f", as they find a slowdown of {percent(verdict.rule.visible)}"
+    return f"{verdict.needed} {_UNITS[gate.of_logs][1]}{sides} would decide{finds}{quieter}"
 
 
 def document(gate: Gate, runs: Sequence[str], hosts: Sequence[str], baseline: str | None) -> dict[str, JSON]:

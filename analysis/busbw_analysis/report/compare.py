@@ -240,8 +240,8 @@ def _why(band: Compared, comparison: Comparison) -> str:
     if comparison.imported and 1 in estimate.launches:
         return "one number a side, no test"
     of = unit(comparison)
-    if verdict.fewest is not None:
-        return f"{verdict.fewest} {of} are needed"
+    if verdict.fewest is not None and hopeless(verdict):
+        return f"{verdict.fewest} {of} are needed at least"
     if verdict.needed is None or hopeless(verdict):
         detects = "cannot detect differences" if verdict.detectable is None else shown_from(verdict.detectable)
         return f"{min(estimate.launches)} {of} {detects}"

@@ -515,14 +515,18 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
 # --- verdicts ------------------------------------------------------------------------------------------------------
 
 
-HOW: Final = (
-    "Verdicts are rules of thumb, not statistical tests. As expected: the median is at least "
-    f"{NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate reached in practice), or at most "
-    f"{MODEL_TOLERANCE:g} times the model's time. Faster: all of the interval or range of launches is below 1/"
-    f"{MODEL_TOLERANCE:g} of it. Undecided: the interval or range contains a limit, so more launches would decide. "
-    "Cannot tell: the measurements behind the model or the peak were disturbed, scatter by a factor of 2, or "
-    "contradict the results; or a rate is above the peak."
+_LIMITS: Final = (
+    f"as expected: at least {NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate in practice), or at most "
+    f"{MODEL_TOLERANCE:g} times the model's time"
 )
+_MEANINGS: Final[dict[str, str]] = {
+    "as expected": _LIMITS,
+    "slower": _LIMITS,
+    "faster": f"faster: all of the interval is below 1/{MODEL_TOLERANCE:g} of the model's time",
+    "undecided": "undecided: the interval contains a limit, so more launches would decide",
+    "cannot tell": "cannot tell: model or peak were disturbed, scatter by a factor of 2, or contradict the results",
+}
+"""What the words of verdicts mean, as rules of thumb."""
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",
     "undecided": "?",
@@ -568,7 +572,9 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
         ((rate.peak, rate.what), op) for op, rate in best.items() if rate is not None and rate.what is not None
     )
     peaks = (f"100 % is {format_rate(peak)} for {', '.join(ops)}, from {what}" for (peak, what), ops in by_peak.items())
-    return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
+    shown = {verdict.word for verdict in answer.verdicts}
+    meanings = dict.fromkeys(meaning for word, meaning in _MEANINGS.items() if word in shown)
+    return table("Verdicts by operation and size", columns, by_op, *meanings, *peaks)
 
 
 def _verdict_cell(*verdicts: Verdict, overview: bool = False) -> Cell:

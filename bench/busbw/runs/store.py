@@ -495,25 +495,32 @@ def _answering(runs: Sequence[Path], selector: str) -> list[Path]:
     """The runs that ``selector`` names: a label comes before parts of names, whose last digits are random."""
     if not selector:
         return []
-    exact = [run for run in runs if run.name == selector] or [run for run in runs if _label(run) == selector]
+    exact = [run for run in runs if run.name == selector] or [run for run in runs if _plan(run).label == selector]
     return exact or [run for run in runs if run.name.startswith(selector) or run.name.endswith(selector)]
 
 
-class _Label(msgspec.Struct, frozen=True):
+class _Plan(msgspec.Struct, frozen=True):
     label: str | None = None
+    controller: str | None = None
 
 
-class _Labelled(msgspec.Struct, frozen=True):
-    """What ``_label`` reads of ``run.json``."""
+class _Planned(msgspec.Struct, frozen=True):
+    """What ``_plan`` reads of ``run.json``."""
 
-    plan: _Label
+    plan: _Plan
 
 
-def _label(folder: Path) -> str | None:
-    """The label of a run; None also if it cannot be read."""
+def _plan(folder: Path) -> _Plan:
+    """Part of the plan of a run; its defaults also if it cannot be read."""
     with contextlib.suppress(StoreError, *NOT_A_RECORD):
-        return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Labelled).plan.label
-    return None
+        return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Planned).plan
+    return _Plan()
+
+
+def latest_of(results_dir: Path, controller: str) -> Path | None:
+    """The folder of the newest run whose rounds ``controller`` chose; None: there is none."""
+    runs = reversed(list(folders(results_dir)))
+    return next((folder for folder in runs if _plan(folder).controller == controller), None)
 
 
 def usual_results_dir() -> Path:

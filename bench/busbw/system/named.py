@@ -1,12 +1,12 @@
 """Hardware as people name it: a name that ``busbw peaks`` prints, the product name of NVML, or a usual short form."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from busbw.errors import UsageError, nearest, what_is_known
+from busbw.errors import UsageError, alike, what_is_known
 from busbw.system.catalog import NETWORKS, Catalogue, Gpu, HardwarePeak
 from busbw.units import format_rate, listed, parse_rate
 
@@ -15,6 +15,8 @@ _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GTgt])(?:b|bps|bit|bit/s)?")
 """A rate of a network card in bits, without the ``/s`` of ``parse_rate``: ``400G``, ``400Gbps``."""
 _SEVERAL: Final = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)")
 _CARDS: Final = "--nics"
+_MEANT: Final = 3
+"""Most names that are offered for an unknown one."""
 _WORD: Final = 3
 """Fewest letters of a word that its number may be left off: ``SXM`` of ``SXM5``."""
 
@@ -56,7 +58,7 @@ def rows_named(rows: Catalogue, given: str) -> Catalogue:
     rates = [rate for rate, names in named if any(asked <= {*_words(name)} for name in names)]
     gpus = gpus_meant(rows, given)
     if not (gpus or rates):
-        likely = nearest(given, [row.name for row in (*rows.gpus, *rows.rates)])
+        likely = _likely(given, [row.name for row in (*rows.gpus, *rows.rates)])
         hint = "busbw peaks lists all" if likely is None else f"did you mean {likely}?"
         raise UsageError(f"no GPU or rate has the name {given!r}; {hint}", code="hardware")
     return replace(rows, gpus=tuple(gpus), rates=tuple(rates))
@@ -111,11 +113,20 @@ def _only(option: str, given: str, names: Mapping[str, Sequence[str]], fitting: 
             return equal[0]
     if not fitting:
         rate = "give a rate such as 400Gb/s, or a name: " if code == "network" else ""
-        hint = what_is_known(names, nearest(given, names))
+        hint = what_is_known(names, _likely(given, names))
         raise UsageError(f"{option} {given!r} is unknown; {rate}{hint}", code=code)
     if len(fitting) > 1:
         raise UsageError(f"{option} {given!r} may be {listed(fitting, word='or')}; give one of these names", code=code)
     return fitting[0]
+
+
+def _likely(given: str, names: Collection[str]) -> str | None:
+    """The names, or models as their first words (``H100``), that are most similar to ``given``; first those that begin
+    like it.
+    """
+    similar = alike(given, [*(name.partition(" ")[0] for name in names), *names])
+    similar.sort(key=lambda name: name[0].casefold() != given[0].casefold())
+    return listed(similar[:_MEANT], word="or") or None
 
 
 def _words(name: str) -> tuple[str, ...]:
