@@ -66,7 +66,7 @@ def whole(least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> Callable[[str], i
 
     def read(text: str) -> int:
         if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
-            raise UsageError(f"{text!r} is not an integer of at most {_MOST_DIGITS} digits")
+            raise UsageError(f"{text!r} is not 1 to {_MOST_DIGITS} digits")
         if not least <= int(text) <= most:
             raise UsageError(f"{text}: expected {least} to {most}")
         return int(text)

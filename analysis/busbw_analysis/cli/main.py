@@ -295,7 +295,7 @@ def _print(
         echo(f"{finding.severity}: {finding.text}", err=True)
     if len(findings) > OPEN_FINDINGS:
         more = counted(len(findings) - OPEN_FINDINGS, "more finding")
-        echo(f"{more}: report.html of busbw report has all", err=True)
+        echo(f"{more} in report.html (busbw report)", err=True)
     echo_toned(lines(blocks))
 
 

@@ -110,9 +110,7 @@ _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
 
 def _models_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The models and numbers derived from them."""
-    note = (
-        "causal, full: per token, 6 FLOP per parameter in products, and causal or full attention in the row's sequence"
-    )
+    note = "causal, full: per token, 6 FLOP per parameter in products, and attention in the model's own sequence"
     return table("", _MODELS, rows, note)
 
 
@@ -395,7 +393,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Compute the read rate of training, the duration of checkpoints, how often to save, and the time lost."""
     if model is None and (sample is None or write_rate is not None):
-        raise UsageError("give --model, which is read for and saved, or --sample without --write-rate", code="storage")
+        raise UsageError("give --model (to read for and to save), or --sample without --write-rate", code="storage")
     if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 0 < mtbf < 1e30)):
         message = "--achieved must be above 0 FLOP/s, --restart at least 0 s and --mtbf above 0 hours, all finite"
         raise UsageError(message, code="storage")
@@ -450,7 +448,7 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
 @inputs.layout_option(
     inputs.PLAN_KEYS,
     "Only layouts with these settings, such as tp=8,zero=1",
-    "keys below; others are searched or chosen, not, as in other commands, 1 and no",
+    "keys below; those not given are searched or chosen",
 )
 @inputs.batch_option
 @inputs.sequence_option

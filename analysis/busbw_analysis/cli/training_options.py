@@ -191,7 +191,7 @@ PLAN_KEYS: Final[dict[str, Key]] = {
     **{
         name: replace(LAYOUT_KEYS[name], default=default)
         for name, default in {
-            "cp": f"searched; below {OF_SEQUENCE} tokens a rank if little else computes",
+            "cp": f"searched; below {OF_SEQUENCE} tokens a rank only if others wait for the network",
             "sequence_parallel": "yes where possible",
             "recompute": "none, or where memory needs it selective, then full",
             "uneven": "where parts do not divide the layers",
@@ -491,7 +491,7 @@ def machine_options(command: Command) -> Command:
             click.option(
                 "--achieved",
                 callback=parsed(achieved_of),
-                help=f"{rate}  [default: the measured rate, or by shape as of --gpu]",
+                help=f"{rate}  [default: the measured rate, or that of --gpu by shape of a product]",
             ),
             click.option(
                 "--overlap",
@@ -499,7 +499,12 @@ def machine_options(command: Command) -> Command:
                 callback=parsed(_share),
                 help=f"Fraction of a call that is hidden.  [default: as measured, else {OVERLAP}]",
             ),
-            choice_option("--cards", Cards, None, "Network cards on a host.  [default: shared on CPUs]"),
+            choice_option(
+                "--cards",
+                Cards,
+                None,
+                "Of the ranks of a host.  [default: shared on CPUs]",
+            ),
             per_host_option(".  [default: the run's, else 8]"),
             causal_option,
         ],

@@ -166,7 +166,7 @@ def _straggler(judgement: Judgement) -> str:
 
 def _slowest_of_pairs(judgement: Judgement) -> str:
     outliers = sorted((part for matrix in judgement.matrices for part in matrix.outliers), key=lambda part: part.ratio)
-    return next((f"{part.name} is slow in pairs ({100 * part.ratio:.0f} %)" for part in outliers), "")
+    return next((f"pairs of {part.name} reach {100 * part.ratio:.0f} % of the usual" for part in outliers), "")
 
 
 def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:

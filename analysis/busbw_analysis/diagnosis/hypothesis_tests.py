@@ -229,7 +229,7 @@ def shown_from(*differences: float) -> str:
     least, most = min(differences), max(differences)
     if least > MOST_DIFFERENCE:
         return "can tell nothing, because they differ too much"
-    return f"would show differences from {' to '.join(dict.fromkeys(map(percent, (least, most))))} on"
+    return f"would show changes of {' to '.join(dict.fromkeys(map(percent, (least, most))))} or more"
 
 
 def scatter_in_words(share: float) -> str:

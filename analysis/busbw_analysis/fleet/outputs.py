@@ -163,7 +163,7 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
 def _count(evidence: Evidence) -> str:
     if evidence.late:
         return f"on average; messages were lost or late in {evidence.late} of {counted(evidence.rounds, 'round')}"
-    return f"measured {counted(evidence.rounds, 'time')}"
+    return f"in {counted(evidence.rounds, 'round')}"
 
 
 def _case(judged: Judged, place: int) -> str:
@@ -261,7 +261,7 @@ def verdict_table(judged: Judged) -> Table:
         Column("Elsewhere", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
-        Column("Count", lambda row: first(row, "rounds"), str),
+        Column("Rounds", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error not in {None, 1} else None, _percent),
     )
     verdicts = judged.judgement.verdicts
@@ -269,7 +269,7 @@ def verdict_table(judged: Judged) -> Table:
         "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad"
         if any(row.probability and row.error not in {None, 1} for row in verdicts)
         else "",
-        f"Less than {100 * ERROR_RATE:.0f} % of healthy fleets have any verdict but undecided (error in --json)"
+        f"Of healthy fleets, less than {100 * ERROR_RATE:.0f} % get a verdict other than undecided (--json: error)"
         if judged.judgement.accused
         else "",
     )
@@ -297,7 +297,7 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     width = max(map(len, names))
     limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
     case = _case(judged, judgement.fleet.pairs[0])
-    yield f"Time of {case}, row to column (numbered as rows), over other pairs:"
+    yield f"Time of {case}, row to column (same numbers), divided by that of other pairs:"
     yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):

@@ -56,7 +56,7 @@ def outcome(gate: Gate) -> str:
     binding, decisive = _binding(gate), _decisive(gate)
     if gate.state == "pass":
         seen = [verdict.smallest for verdict in binding if verdict.smallest is not None]
-        power = f"; would have found a slowdown of {percent(max(seen))}" if seen else ""
+        power = f"; would have found calls that take {percent(max(seen))} longer" if seen else ""
         return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{power}"
     if not decisive:
         return f"{WORD[gate.state]}: {gate.gaps[0].reason}"

@@ -79,7 +79,7 @@ def answer_lines(history: History) -> list[tuple[str, str]]:
 def _changes(history: History, stepped: int, of: str) -> str:
     most = max(len(trend.runs) for trend in history.trends)
     if most < FEWEST_RUNS:
-        few = f"a change shows from {FEWEST_RUNS} runs of a case on, and the most that a case has is {most}"
+        few = f"a change shows once a case has {FEWEST_RUNS} runs, and none has more than {most}"
         return f"{of}: {few}; busbw compare A B tests two runs"
     return f"{stepped or 'none'} of {of} became faster or slower"
 
@@ -89,8 +89,8 @@ def _power(history: History) -> str:
     known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
     if not known:
         return (
-            f"collect {FEWEST_BEFORE} runs of each case: with them a large change shows within {SOON} more runs, with "
-            f"{FEWEST_RUNS} to {FEWEST_BEFORE - 1} perhaps much later"
+            f"collect {FEWEST_BEFORE} runs of each case: then a large change shows within {SOON} more runs, with "
+            "fewer perhaps much later"
         )
     few = len(history.trends) - len(known)
     more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""
@@ -148,7 +148,7 @@ def case_table(history: History) -> Table:
         Column("runs", lambda trend: len(trend.runs), str),
     ]
     since = (
-        "median time: over the runs since the last step, with the busbw of such a call; time by run: the oldest first"
+        "median time: of all runs since the last change, with the busbw of such a call; time by run: the oldest first"
     )
     return table("", columns, rows, since)
 

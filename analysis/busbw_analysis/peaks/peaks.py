@@ -133,7 +133,7 @@ class Peak:
         """``what``; with its own rate and the bytes for each byte of busbw, if these are not 1."""
         if not self._converted:
             return self.what
-        return f"{self._with_rate(self.what)}, {self.rate / (self.busbw or 1):.3g} bytes for each byte of busbw"
+        return f"{self._with_rate(self.what)}, {self.rate / (self.busbw or 1):.3g} bytes moved for each byte of busbw"
 
     @property
     def allowance(self) -> str:

@@ -501,7 +501,7 @@ class Carrier:
             carry = fewer.carry(shape, size_bytes)
             return carry.seconds(size_bytes).value if isinstance(carry, Carry) else None
 
-        why_not = f"a test needs curves of two numbers of ranks, from {LEAST_RANKS} on, by the same algorithm"
+        why_not = f"a test needs two measured numbers of ranks, each {LEAST_RANKS} or more, by the same algorithm"
         return HeldOut.of(series, None, seconds, ("carried from fewer ranks", why_not))
 
 

@@ -259,7 +259,7 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
         statistic = "the number that the tool prints" if comparison.imported else of_launches
         yield f"A, B: {statistic}; the slowest of concurrent groups, the geometric mean of pairs"
     between = ", so its B/A need not lie between theirs" if cases else ""
-    yield f"a launch counts in a band with its geometric mean over the sizes{between}; {SIZES_OF_BANDS}"
+    yield f"a band of a launch: geometric mean over the sizes{between}; {SIZES_OF_BANDS}"
     if any(band.estimate.p_value is None and band.verdict.word in {"slower", "faster"} for band in comparison.bands):
         yield f"slower, faster without p: one number a side, at least {UNTESTED:g}× apart, no test"
     if any(band.estimate.p_value is not None for band in comparison.bands):

@@ -318,7 +318,7 @@ def rank_views(judgement: Judgement) -> Section:
     columns: tuple[Column[tuple[int, RankLateness | None]], ...] = (
         Column("Rank", lambda row: row[0], str),
         Column("Host", lambda row: hosts[row[0]] if row[0] < len(hosts) else None),
-        Column("Own time", lambda row: own.get(row[0]), _percent, "% of the slowest rank's, median over cases"),
+        Column("Own time", lambda row: own.get(row[0]), _percent, "% of the longest, median over cases"),
         Column(name, lambda row: late_share(row[0]), str, "% of samples"),
         Column("Late", lambda row: row[1] and _late(row[1]), str, "% of samples"),
         Column("Late by", lambda row: row[1] and row[1].median_ns, format_time, "median"),
@@ -352,10 +352,10 @@ def _late_note(group: GroupLateness | None) -> str:
     else:
         spread = "in brackets the range of launches" if group.launches > 1 else "one launch has no interval"
     return (
-        f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay, "
-        f"{format_time(group.usual_ns)} (4 of 5 samples of normal ranks stay below); {spread}. A straggler is "
+        f" Late: last, by more than {format_time(group.release_ns)} and than {TIMES_USUAL:g} times the usual delay "
+        f"({format_time(group.usual_ns)}: 4 of 5 samples of normal ranks are late by less); {spread}. A straggler is "
         f"late in at least {100 * LEAST_EXCESS:.0f} percentage points more samples than the next rank, costs "
-        f"{LEAST_COST:.0%} of the time, and is late neither by chance nor in a few launches only."
+        f"at least {LEAST_COST:.0%} of the time, and is late neither by chance nor in a few launches only."
     )
 
 

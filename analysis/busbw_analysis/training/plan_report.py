@@ -121,7 +121,7 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine, reserved: Plan
         backend = "" if machine.gpu is None else " --backend nccl"
         prices = best.time.prices
         doubt = (
-            "No call was measured: all their times are by datasheets and assumed latencies"
+            "No call was measured: times of calls are by datasheets and assumed latencies"
             if all(price.low is None for price in prices)
             else f"{best.not_validated} of {counted(len(prices), 'kind')} of calls are NOT VALIDATED: their times are "
             "assumed or badly fitted"
@@ -181,14 +181,14 @@ def plan_tables(
     extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
-        f"{counted(plan.tried, 'layout')} predicted, {plan.too_large} too large; the fastest of equal degrees is shown",
-        f"cp that leaves a rank less than {request.of_sequence} tokens of a sequence was not tried; --layout cp=… does"
+        f"{counted(plan.tried, 'layout')} predicted, {plan.too_large} too large; shown: one of each dp, tp, pp, cp, ep",
+        f"cp that leaves a rank less than {request.of_sequence} tokens of a sequence has to be given: --layout cp=…"
         if plan.short
         else "",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
         f"first layout in other commands: --layout={layout_text(best.step)}",
         "others: layout_option of each in --json" if len(kept) > 1 else "",
-        "dp to ep: communication that computation does not hide; bound by: what takes half of the step or more",
+        "dp, tp, pp, cp, ep: communication that is not hidden; bound by: what takes half of the step or more",
         f"of peak (MFU): model FLOP over those possible on all GPUs by {by_what}",
         *(f"{name}: {words}" for name, words in assumed.items() if name != "sync" or divided),
         f"calls of the first layout: {origins}" if origins not in {"", assumed.get("network")} else "",

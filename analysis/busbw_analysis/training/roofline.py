@@ -188,8 +188,8 @@ def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) ->
     words = f"A step takes at least {format_seconds(longest)}, limited by {by}"
     if tokens is None:
         return words
-    hidden = "can be hidden" if own >= tokens else "is not hidden"
-    return f"{words}; dp {hidden}: a GPU has {own} tokens of a micro-batch, and {tokens:.0f} hide it"
+    hidden = "can be" if own >= tokens else "is not"
+    return f"{words}; dp {hidden} hidden by a micro-batch: this takes {tokens:.0f} tokens a GPU, which has {own}"
 
 
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
@@ -210,5 +210,5 @@ def roofline_table(step: Step, timed: Sequence[Timed], notes: Sequence[str], ass
         for phase, least in timed
         if "inside" in least
     ]
-    whole = f"sum of the rows without a dimension, one after the other: {format_seconds(seconds_alone(timed))}"
+    whole = f"sum of the rows that are no network's, one after the other: {format_seconds(seconds_alone(timed))}"
     return table(step_words(step), _ROOFLINE, timed, whole, *links, *notes, *assumed_notes(assumed))

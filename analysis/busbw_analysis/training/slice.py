@@ -113,8 +113,8 @@ def _compared(verdict: StepVerdict) -> str:
 
 def _apart(verdict: StepVerdict) -> tuple[str, ...]:
     step = verdict.step
-    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but in turns with its parts"
-    shares = "The shares of computation, communication and waiting are of the step in turns"
+    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but alternating with its parts"
+    shares = "The shares of computation, communication and waiting are of the latter"
     return f"{took} {format_time(step.step_ns)} ({times(step.in_turns)})", shares
 
 

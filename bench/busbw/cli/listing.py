@@ -209,7 +209,7 @@ _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
 
 
 _DIFFERS: Final = (
-    "differs: settings, variables or facts in which a listed run of the same ops, backends or machine differs"
+    "differs: settings, variables or facts that are not alike in all listed runs of these ops, backends or machine"
 )
 
 
