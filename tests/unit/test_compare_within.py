@@ -66,6 +66,16 @@ def test_a_planted_ratio_is_seen_in_every_band_by_the_exact_test_on_pairs() -> N
     ]
 
 
+def test_values_of_which_nothing_is_known_are_one_sentence() -> None:
+    names = (None, "ring", "double-ring", "direct")
+    cases = [case("all_reduce", size, 2, algorithm=name) for size in SIZES for name in names]
+    compared = compare_within(pool([a_run(cases, World(launch_noise=0.02), launches=2)]), "algorithm", None)
+    assert {*words_of(compared)} == {"cannot tell"}
+    assert len(gist(compared)) == 1
+    slow = compare_within(pool([a_run(cases, slower(1.5))]), "algorithm", None)
+    assert len(gist(slow)) == 3
+
+
 def test_a_single_band_is_not_one_of_many() -> None:
     compared = compare_within(
         pool([a_run([each for each in RINGS if each.size_bytes == 64], World(), launches=2)]), "algorithm", None

@@ -437,6 +437,14 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     assert document["verdicts"][0]["kind"] == "node"
 
 
+def test_the_map_of_logs_is_of_their_largest_messages(tmp_path: Path) -> None:
+    """It was of the smallest, in which the node that the verdict names was as fast as the others."""
+    paths = pair_logs(tmp_path, "n03")
+    for path in map(Path, paths):
+        path.write_text(path.read_text().replace("4194304", "8         4.0\n4194304"))
+    assert "at 4 MiB, row to column" in invoke(*paths).stdout
+
+
 def rate_logs(folder: Path, pairs: Iterable[tuple[str, str]], slow: str, factor: float) -> list[str]:
     """A log of OSU's bandwidth test for each of ``pairs``, at one of a few rates; those of a host are slower."""
     paths = []

@@ -7,7 +7,7 @@ import pytest
 from testing.narrow import require
 from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, with_blocks, write_synthetic
 
-from busbw.errors import AnalysisError, UnlikeRuns
+from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
 from busbw.runs.facts import MpiFacts
 from busbw.runs.records import JSON, Check, Failed, FailureCause, Measurement
 from busbw.runs.store import StoredRun
@@ -192,9 +192,9 @@ def test_every_variable_that_differs_is_named_with_both_values() -> None:
     assert "NCCL_PROTO" not in message
 
 
-@pytest.mark.parametrize("runs", [(), (small(3), small(3))])
-def test_no_run_and_the_same_run_twice_are_refused(runs: tuple[StoredRun, ...]) -> None:
-    with pytest.raises(AnalysisError):
+@pytest.mark.parametrize(("runs", "error"), [((), AnalysisError), ((small(3), small(3)), UsageError)])
+def test_no_run_and_the_same_run_twice_are_refused(runs: tuple[StoredRun, ...], error: type[BusbwError]) -> None:
+    with pytest.raises(error):
         pool(runs)
 
 

@@ -102,6 +102,14 @@ def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
     assert "1000\n" in again.stdout
 
 
+@pytest.mark.parametrize(
+    ("limit", "fits"), [("10m", False), ("1h", False), ("30", True), ("1:30:00", True), ("1-0", True)]
+)
+def test_a_time_limit_that_sbatch_would_refuse_is_refused(limit: str, *, fits: bool) -> None:
+    asked = ("submit", "quick", *WORLD, "--dry-run", "--time", limit)
+    assert f"--time={limit}\n" in busbw(*asked).stdout if fits else "--time" in refused(*asked)
+
+
 @pytest.mark.parametrize("seconds", ["0", "-5", "nan", "1e300"])
 def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: Path, seconds: str) -> None:
     broken_off(slurm / "results")

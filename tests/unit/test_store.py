@@ -493,9 +493,11 @@ def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> N
 
 def test_a_folder_of_runs_given_as_a_run_names_the_option_for_it(tmp_path: Path) -> None:
     several(tmp_path / "mine", "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
-    with pytest.raises(UsageError) as caught:
-        store.find(tmp_path / "results", str(tmp_path / "mine"))
-    assert f"--results-dir {tmp_path / 'mine'}" in str(caught.value)
+    for folder in ("mine", "mine/host"):
+        with pytest.raises(UsageError) as caught:
+            store.find(tmp_path / "results", str(tmp_path / folder))
+        assert f"--results-dir {tmp_path / 'mine'}" in str(caught.value)
+        assert str(tmp_path / "mine/host/20260102T000000.000Z-bbbbbb") in str(caught.value)
     (tmp_path / "empty").mkdir()
     for selector, words in (("empty", "an empty folder"), ("absent", "not found")):
         with pytest.raises(UsageError, match=words) as refused:

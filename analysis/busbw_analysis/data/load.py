@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from busbw.errors import AnalysisError
+from busbw.errors import AnalysisError, UsageError
 from busbw.runs import store
 from busbw.runs.records import Case, Imported, Measurement
 from busbw_analysis.data.apart import apart
@@ -95,8 +95,7 @@ def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool | None =
     identifiers = [stored.run.id for stored in runs]
     twice = sorted({identifier for identifier in identifiers if identifiers.count(identifier) > 1})
     if twice:
-        message = f"run {twice[0]} is given more than once; its launches would count twice"
-        raise AnalysisError(message)
+        raise UsageError(f"run {twice[0]} is given more than once, so its launches would count twice; give it once")
     for stored in runs[1:]:
         notices += notices_of(differences(runs[0], stored), force=force)
     facts = facts_of(runs)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from busbw.runs.records import Case, case_in_words
-from busbw.units import counted
+from busbw.units import counted, listed
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.answer import SCATTERED, dots
@@ -18,6 +18,8 @@ _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
 _DOUBTS: Final = frozenset({"forced", "not-recorded", "store"})
 """Codes of notices that leave open whether the sides of a comparison are alike and whole."""
+_NAMED: Final = 3
+"""Most values of a setting that are named, if all are undecided."""
 MOST_LAUNCHES: Final = 30
 """Most launches a side (or pairs) that are recommended."""
 
@@ -43,13 +45,22 @@ def gist(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _comparisons(comparison: Comparison) -> Iterator[tuple[str, Sequence[Compared]]]:
-    """The bands of B against A, or of each value against the first one, with that as title."""
+    """The bands of B against A, or of each value against the first one, with that as title. Values of which all bands
+    are undecided are one.
+    """
     by = comparison.by
     if by is None:
         yield "B against A", comparison.bands
         return
+    undecided = dict[str, Sequence[Compared]]()
     for value, bands in grouped(comparison.bands, lambda band: by.value(band.case)).items():
-        yield f"{by.setting} {value} against {by.base}", bands
+        if any(band.verdict.word != "cannot tell" for band in bands):
+            yield f"{by.setting} {value} against {by.base}", bands
+        else:
+            undecided[str(value)] = bands
+    if undecided:
+        title = f"{by.setting} {listed(undecided, _NAMED)} against {by.base}"
+        yield title, [band for bands in undecided.values() for band in bands]
 
 
 def _by_verdict(compared: Sequence[Compared], comparison: Comparison) -> str:
@@ -153,9 +164,8 @@ def decides(comparison: Comparison) -> str:
     )
     if fewest and not counts:
         known = any(band.estimate.scatter is not None for band in comparison.bands)
-        many = (
-            f"; with this scatter, more than {MOST_LAUNCHES} would show {percent(comparison.within)}" if known else ""
-        )
+        shows = f"to show {percent(comparison.within)}" if known else ""
+        many = f"; with this scatter, it takes over {MOST_LAUNCHES} {shows}" if known else ""
         return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant{many}"
     decided = ""
     if counts:

@@ -339,7 +339,10 @@ def _of_pairs(
     cases = _ends_of_sizes(dict.fromkeys(time.case for time in times))
     facts = {name: each for stored in runs for name, each in stored.run.environments.items()}
     rounds = [each for place, case in enumerate(cases) for each in _rounds(place, case, times, number)]
-    places = {stage: tuple({each.case for each in rounds if each.stage == stage}) for stage in ("alone", "pairs")}
+    # As of a fleet's run: the largest messages first.
+    by_size = sorted(range(len(cases)), key=lambda place: -cases[place].size_bytes)
+    asked = {(each.stage, each.case) for each in rounds}
+    places = {stage: tuple(place for place in by_size if (stage, place) in asked) for stage in ("alone", "pairs")}
     fleet = fleet_of(nodes, (), facts, topology)
     are_hosts = any(len(set(_hosts(stored.run, pair))) > 1 for stored, pair in zip(runs, pairs, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)

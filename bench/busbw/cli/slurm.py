@@ -1,10 +1,11 @@
 """The commands for Slurm: submit a job, list jobs and runs, and run the launches of a job."""
 
 import json
+import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -22,6 +23,16 @@ from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.jobs import JobRuns, refuse_a_second_job, resumption_of, rows
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.workloads.shapes import step_seconds
+
+_LIMIT: Final = re.compile(r"(?:\d+-)?\d+(?::\d{1,2}){0,2}|infinite|unlimited", re.IGNORECASE)
+
+
+def _limit(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """A time limit as sbatch takes it, which refuses ``10m``."""
+    if text is not None and not _LIMIT.fullmatch(text):
+        raise UsageError(f"--time {text!r}: expected minutes (30), hours:minutes:seconds (1:30:00) or days-hours (1-0)")
+    return text
+
 
 _OPTIONS = [
     option("--nodes", "Nodes of the job; several numbers submit a job array with one run for each.", metavar="N[,N…]"),
@@ -43,7 +54,7 @@ _OPTIONS = [
     option("--duration", "Repeat all cases for this long: 30s, 90min, 8h.  [default: the plan's]"),
     option("--mpi", "Value for srun --mpi: pmi2, pmix …  [default: from the MPI library on this host]"),
     *(option(f"--{name}", "Passed to sbatch.") for name in ("partition", "account", "qos")),
-    option("--time", "Time limit, passed to sbatch: 30, 1:30:00, 1-0.  [default: the partition's]"),
+    option("--time", "Time limit, passed to sbatch: 30, 1:30:00, 1-0.  [default: the partition's]", callback=_limit),
     option("--gpus-per-node", "Passed to sbatch.", click.IntRange(min=1)),
     option("--cpus-per-task", "Passed to sbatch and srun.", click.IntRange(min=1)),
     option("--nodelist", "Passed to sbatch.  [default with --resume: the hosts of the run]"),

@@ -470,7 +470,9 @@ def find(results_dir: Path, selector: str) -> Path:
     where = "it is neither a run folder nor a file"
     measure = "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
     if selector and given.is_dir():
-        held = list(folders(given))
+        # A folder of results has one of runs for each machine.
+        inner = sorted(child for child in given.iterdir() if is_run(str(child)))
+        held, root = (inner, given.parent) if inner else (list(folders(given)), given)
         holds, hint = (
             f"is a folder without a run ({RUN_FILE}) or a log",
             "busbw list runs shows runs" if runs else measure,
@@ -478,7 +480,7 @@ def find(results_dir: Path, selector: str) -> Path:
         if held:
             holds, hint = (
                 f"is a folder of {counted(len(held), 'run')}, but not a run",
-                f"give it as --results-dir {as_argument(selector)}",
+                f"give one of them, such as {as_argument(held[-1])}, or --results-dir {as_argument(root)}",
             )
         message = f"{selector!r} {holds if any(given.iterdir()) else 'is an empty folder'}; {hint}"
     elif runs:
