@@ -16,7 +16,7 @@ from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
-from busbw_analysis.data.readers.lines import Line, whole
+from busbw_analysis.data.readers.lines import Line, number, whole
 
 SIGN: Final = re.compile(rb"\d\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec")
 JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
@@ -125,7 +125,7 @@ def _take(draft: Draft, test: _Test, text: str) -> None:
     if "Interval" in text and "Transfer" in text:
         test.heading, test.udp = text, "Datagrams" in text or (test.udp and "Retr" not in text)
     elif (match := _DATAGRAM.search(text)) is not None:
-        test.size = int(match[1])
+        test.size = whole(match[1])
     elif (match := _VERSION.match(text)) is not None:
         draft.facts["tool_version"] = match[1]
     test.udp |= "UDP port" in text
@@ -138,22 +138,27 @@ def _options(test: _Test, command: str, options: str) -> None:
     test.command, test.udp = command, "-u" in options.split()
     test.reverse = not {"-R", "--reverse"}.isdisjoint(options.split())
     test.paced, test.streams = _PACED.search(options) is not None, int(streams[1]) if streams is not None else 0
-    test.size = int(length[1]) << 10 * _POWER.index(length[2].upper() or " ") if length is not None else None
+    power = _POWER.index(length[2].upper() or " ") if length is not None else 0
+    test.size = whole((whole(length[1]) or 0) << 10 * power) or None if length is not None else None
 
 
-def _row(line: Line, match: re.Match[str]) -> _Row:
-    stream, role, start, end, moved, unit, rate, prefix, kind, sent, lost, total, side = match.groups()
+def _row(line: Line, match: re.Match[str]) -> _Row | None:
+    """The row of a line; None if a number of it is none."""
+    stream, role, *_, unit, _, prefix, kind, sent, lost, total, side = match.groups()
+    start, end, moved, rate = (number(match[at]) for at in (3, 4, 5, 7))
+    if start is None or end is None or moved is None or rate is None:
+        return None
     of_unit, power = 1 << 10 * _POWER.index(unit or " "), _POWER.index(prefix or " ")
     return _Row(
         line=line.number,
         stream=stream or line.label or "",
         role=role or "",
-        start=float(start),
-        end=float(end),
+        start=start,
+        end=end,
         side=side or "",
-        moved=float(moved) * of_unit,
-        error=0.5 / 10 ** len(moved.partition(".")[2]) * of_unit,
-        rate=float(rate) * (1000.0**power / 8 if kind == "bits" else 1024.0**power),
+        moved=moved * of_unit,
+        error=0.5 / 10 ** len(match[5].partition(".")[2]) * of_unit,
+        rate=rate * (1000.0**power / 8 if kind == "bits" else 1024.0**power),
         sent=whole(total or sent),
         lost=whole(lost),
     )
@@ -225,7 +230,7 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     sums = [row for row in rows if row.stream == "SUM"]
     streams = max(found, asked) if sums else found
     rows = sums or _summed(rows)
-    summaries = [row for row in rows if row.side or _covers(row, rows)]
+    summaries = [row for row in rows if row.side or len(rows) == 1 or _covers(row, rows)]
     intervals = [row for row in rows if row not in summaries]
     usual = median([row.end - row.start for row in intervals] or [0.0])
     intervals = [row for row in intervals if row.end - row.start > usual / 2]
@@ -242,7 +247,7 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
         draft.note("waived", line, why)
         return
     size = test.size or _assumed(draft, test, rows, udp=udp)
-    again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)]) or sum(row.sent or 0 for row in intervals)
+    again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)])
     again = again if "Retr" in test.heading or sums else 0
     if udp or test.paced:
         why = "the sender is held to the rate of -b (UDP without it: 1 Mbit/s), which is no limit of the network"

@@ -12,7 +12,7 @@ from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.headings import factors
-from busbw_analysis.data.readers.lines import SECONDS, number, scaled
+from busbw_analysis.data.readers.lines import SECONDS, number, scaled, whole
 
 _PREFIXES: Final = " kmgt"
 
@@ -20,7 +20,7 @@ _PREFIXES: Final = " kmgt"
 def _power(text: str, base: float) -> float:
     """A number with a suffix, which stands for a power of ``base``."""
     digits = text.rstrip("kmgt")
-    return float(digits) * base ** _PREFIXES.index(text[len(digits) :] or " ")
+    return (number(digits) or 0.0) * base ** _PREFIXES.index(text[len(digits) :] or " ")
 
 
 def _add(draft: Draft, line: int, tool_op: str, size: int | None, *, trips: int = 1, **fields: object) -> None:
@@ -53,9 +53,9 @@ def read_fabtests(draft: Draft, lines: Iterable[str]) -> None:
             draft.begin(line.number)
         elif (match := _TRANSFERS.search(line.text)) is not None:
             size, calls, total = _power(match[1], 1024.0), _power(match[2], 1000.0), _power(match[3], 1024.0)
-            rate, time = float(match[4]), float(match[5])
+            rate, time = number(match[4]) or 0.0, number(match[5]) or 0.0
             trips = [trips for trips in (1, 2) if _CUT_OFF < total / (size * calls * trips or 1) < 1 + _ERROR]
-            if not trips or abs(rate * time / size - 1) > _ERROR + 0.01 / max(rate, 0.01) or size % 1:
+            if not trips or abs(rate * time / size - 1) > _ERROR + 0.01 / max(rate, 0.01) or whole(size) is None:
                 draft.note("not-a-number", line.number, "a row whose columns do not fit its size is ignored")
                 continue
             name = program or ("ping-pong" if trips == [2] else "bandwidth")
@@ -84,24 +84,24 @@ def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
         text = line.text
         if (match := _SOCKPERF.search(text)) is not None:
             mode, given = _MODES.get(match[1], match[1]), _SOCKPERF_SIZE.search(match[2])
-            protocol, size = "TCP" if "--tcp" in text else "UDP", None if given is None else int(given[1])
+            protocol, size = "TCP" if "--tcp" in text else "UDP", None if given is None else whole(given[1])
             draft.command(text)
             draft.begin(line.number)
         elif (match := _TO.search(text)) is not None:
             protocol = match[1]
             draft.begin(line.number)
         elif (match := _USED_SIZE.search(text)) is not None:
-            size = int(match[1])
+            size = whole(match[1])
         elif (match := _SUMMARY.search(text)) is not None and match[1] == "Message Rate":
-            rate = float(match[2])
-        elif match is not None and float(match[2]):
+            rate = number(match[2]) or 0.0
+        elif match is not None and (time := number(match[2])):
             if size is None:
                 draft.note("assumed-size", line.number, "messages of 14 B, the default of sockperf, are assumed")
-            seconds = float(match[2]) / (1e6 if match[1] == "Latency" else 2e6)
+            seconds = time / (1e6 if match[1] == "Latency" else 2e6)
             _add(draft, line.number, f"{protocol} {mode}", size or _SOCKPERF_BYTES, trips=2, time_seconds=seconds)
         elif (match := _BANDWIDTH.search(text)) is not None and rate:
             draft.note("as-sent", line.number, "sockperf throughput counts what was sent, whether or not it arrived")
-            size = size or round(float(match[1]) * 2.0**20 / rate)
+            size = size or whole(round((number(match[1]) or 0.0) * 2.0**20 / rate))
             _add(draft, line.number, f"{protocol} throughput", size, time_seconds=1 / rate)
             rate = 0.0
 
@@ -127,7 +127,7 @@ def read_qperf(draft: Draft, lines: Iterable[str]) -> None:
         if match is not None and match[1] == "msg_size" and result is not None:
             power = factors("size", {"bytes": "B", "byte": "B"}.get(match[3], match[3]))
             value = number((match[4] or match[2]).replace(",", "")) or 0.0
-            _add_qperf(draft, *result, size=round(value * (1 if match[4] else power[-1])) if power else None)
+            _add_qperf(draft, *result, size=whole(round(value * (1 if match[4] else power[-1]))) if power else None)
             result = None
         elif match is not None and match[1] != "msg_size":
             _add_qperf(draft, *result or (), size=given)
@@ -135,7 +135,7 @@ def read_qperf(draft: Draft, lines: Iterable[str]) -> None:
         elif (command := _QPERF.search(line.text)) is not None:
             _add_qperf(draft, *result or (), size=given)
             result, size = None, _QPERF_SIZE.search(command[1])
-            given = None if size is None else int(size[1]) << (10 if size[2] else 0)
+            given = None if size is None else whole((whole(size[1]) or 0) << (10 if size[2] else 0))
             draft.command(line.text)
             draft.begin(line.number)
         elif (named := _QPERF_TEST.fullmatch(line.text)) is not None:
@@ -188,7 +188,7 @@ def read_netperf(draft: Draft, lines: Iterable[str]) -> None:
             if "netperf -" in line.text:
                 draft.command(line.text)
         elif unit is not None and _NUMBERS.fullmatch(line.text) is not None:
-            cells = [float(word) for word in line.text.split()]
+            cells = [number(word) or 0.0 for word in line.text.split()]
             _add_netperf(draft, line.number, name, unit, cells, above)
             above = cells
 
@@ -201,9 +201,9 @@ def _add_netperf(
     if "per sec" in unit[0]:
         _add_transactions(draft, line, name, cells)
     elif "#" in unit[0] and len(cells) < _RATE <= len(above):
-        _add(draft, line, name or "UDP_STREAM", int(above[1]), rate=cells[-1] * power or None)
+        _add(draft, line, name or "UDP_STREAM", whole(above[1]), rate=cells[-1] * power or None)
     elif "#" not in unit[0] and len(cells) >= _RATE:
-        _add(draft, line, name or "TCP_STREAM", int(cells[2]), rate=cells[4] * power or None)
+        _add(draft, line, name or "TCP_STREAM", whole(cells[2]), rate=cells[4] * power or None)
 
 
 def _add_transactions(draft: Draft, line: int, name: str, cells: list[float]) -> None:
@@ -215,4 +215,4 @@ def _add_transactions(draft: Draft, line: int, name: str, cells: list[float]) ->
         draft.note("waived", line, f"a row of transactions is ignored: {why}")
         return
     op = {} if name.endswith("_RR") else {"op": None}
-    _add(draft, line, name, int(cells[2]), trips=2, time_seconds=0.5 / cells[_RATE], **op)
+    _add(draft, line, name, whole(cells[2]), trips=2, time_seconds=0.5 / cells[_RATE], **op)
