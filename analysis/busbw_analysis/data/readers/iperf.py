@@ -32,7 +32,7 @@ _VERSION: Final = re.compile(r"\s*iperf (3\.\d[\w.+-]*)")
 _LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d+)([KkMm]?)(?!\S)")
 _STREAMS: Final = re.compile(r"(?<!\S)(?:-P ?|--parallel[ =])(\d{1,4})(?!\S)")
 _PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?!0\b)\d")
-_DATAGRAM: Final = re.compile(r"(?:Sending|Receiving) (\d+) byte datagrams")
+_SIZE: Final = re.compile(r"(?:Sending|Receiving|streams?,) (\d+) byte (?:datagrams|blocks)")
 _SERVER_PORTS: Final = frozenset({"5001", "5201"})
 _TCP_BYTES: Final = 128 << 10
 _UDP_BYTES: Final = (1448, 1460, 1470, 8192)
@@ -124,7 +124,7 @@ def _take(draft: Draft, test: _Test, text: str) -> None:
     """Record what a line that is no row says of its test."""
     if "Interval" in text and "Transfer" in text:
         test.heading, test.udp = text, "Datagrams" in text or (test.udp and "Retr" not in text)
-    elif (match := _DATAGRAM.search(text)) is not None:
+    elif (match := _SIZE.search(text)) is not None:
         test.size = whole(match[1])
     elif (match := _VERSION.match(text)) is not None:
         draft.facts["tool_version"] = match[1]
@@ -238,12 +238,14 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     arrived = [row for row in intervals if row.rate and (not udp or row.lost is not None)]
     summary = next(_summary(summaries, test, udp=udp), None)
     cut = summary is not None and covered < _WHOLE * (summary.end - summary.start)
-    samples = arrived if len(arrived) == len(intervals) and not cut else []
+    alone = len(intervals) == 1 and summary is not None
+    samples = arrived if len(arrived) == len(intervals) and not cut and not alone else []
     mean = sum(row.rate * (row.end - row.start) for row in intervals) / covered if arrived else 0.0
     rate = mean if samples else summary.rate if summary is not None else 0.0
     line = (samples or summaries or rows)[0].line
     if not rate:
-        why = "a test is ignored, of which no line says how much arrived: paste those of the receiver or the summary"
+        lacks = "the lines of the receiver" if udp else "the summary, as nothing moved in an interval"
+        why = f"a test is ignored, of which no line says how much arrived: paste {lacks}, too"
         draft.note("waived", line, why)
         return
     size = test.size or _assumed(draft, test, rows, udp=udp)

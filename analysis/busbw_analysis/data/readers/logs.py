@@ -195,6 +195,11 @@ _UNREAD: Final = (
         rb"TRT-LLM AllReduce Benchmark",
         "write a table with one line of headings: op, ranks, size and a time_us of each strategy",
     ),
+    (
+        "netperf with chosen columns",
+        rb"MIGRATED [A-Z]+ [\w/ ]{2,40} TEST from ",
+        "run it without -o, -O and -k, or write a table of op, ranks, size and time_us",
+    ),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
     ("Intel MLC", rb"Intel\(R\) Memory Latency Checker", "busbw run --op memory_read measures the same"),
     ("CollectiveX (experts)", rb'"record_type"\s*:\s*"case-attempt"', "busbw has no dispatch and combine of tokens"),

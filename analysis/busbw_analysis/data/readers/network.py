@@ -34,6 +34,7 @@ def _add(draft: Draft, line: int, tool_op: str, size: int | None, *, trips: int 
 
 FABTESTS: Final = re.compile(rb"total +time +MB/sec +usec/xfer +Mxfers/sec")
 _FABTEST: Final = re.compile(r"\bfi_(?:[a-z]+_)*(?:pingpong|bw|lat)\b")
+_FABTEST_SIZE: Final = re.compile(r"\s-S ?(\d{1,15})(?!\S)")
 _TRANSFERS: Final = re.compile(
     r"(?<!\S)(\d[\d.]*[kmg]?)\s+(\d[\d.]*[km]?)\s+(?:=?\d\S*\s+)?(\d[\d.]*[kmgt]?)\s+[\d.]+s\s+([\d.]+)\s+([\d.]+)\s+[\d.]+$"
 )
@@ -44,10 +45,11 @@ _CUT_OFF: Final = 0.75
 
 def read_fabtests(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of the log. Rows whose columns do not agree are left out."""
-    program, device = "", "cpu"
+    program, device, given = "", "cpu", 0
     for line in draft.scan(lines):
         if (match := _FABTEST.search(line.text)) is not None:
             program, device = match[0], "cuda" if "-D cuda" in line.text else "cpu"
+            given = int(option[1]) if (option := _FABTEST_SIZE.search(line.text)) is not None else 0
             draft.command(line.text)
         elif FABTESTS.search(line.text.encode()) is not None:
             draft.begin(line.number)
@@ -55,7 +57,9 @@ def read_fabtests(draft: Draft, lines: Iterable[str]) -> None:
             size, calls, total = _power(match[1], 1024.0), _power(match[2], 1000.0), _power(match[3], 1024.0)
             rate, time = number(match[4]) or 0.0, number(match[5]) or 0.0
             trips = [trips for trips in (1, 2) if _CUT_OFF < total / (size * calls * trips or 1) < 1 + _ERROR]
-            if not trips or abs(rate * time / size - 1) > _ERROR + 0.01 / max(rate, 0.01) or whole(size) is None:
+            error = 0.006 / max(rate, 0.01) + 0.006 / max(time, 0.01)  # of the last digits
+            size = given if abs(given / (size or 1) - 1) < _ERROR else size  # 100000000 is printed as 95m
+            if not trips or abs(rate * time / size - 1) > error or whole(size) is None:
                 draft.note("not-a-number", line.number, "a row whose columns do not fit its size is ignored")
                 continue
             name = program or ("ping-pong" if trips == [2] else "bandwidth")
@@ -110,7 +114,7 @@ def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
 
 QPERF: Final = re.compile(rb"(?m)\b[a-z_]{2,20}_(?:bw|lat):\s*\n[^\w\n]*(?:(?:send_|recv_)?bw|latency) += +\d")
 _QPERF: Final = re.compile(r"\bqperf\s+(\S.*_(?:bw|lat)\b.*)")
-_QPERF_TEST: Final = re.compile(r"([a-z]{2,4}(?:_[a-z]+)*_(?:bw|lat|mr)):")
+_QPERF_TEST: Final = re.compile(r"(?:^|\s)([a-z]{2,4}(?:_[a-z]+)*_(?:bw|lat|mr)):$")
 _QPERF_VALUE: Final = re.compile(r"(bw|recv_bw|latency|msg_size) += +([\d.,]+) ([\w/]+)(?: \(([\d,]+)\))?")
 _QPERF_SIZE: Final = re.compile(r"(?:-m |--msg_size |-oo msg_size:)(\d+)(K|KiB|kib)?(?=\s|$)")
 _QPERF_64K: Final = re.compile(r"(?:tcp|[ru]c(?:_rdma_\w+)?)_(?:bw|lat)")
@@ -132,14 +136,15 @@ def read_qperf(draft: Draft, lines: Iterable[str]) -> None:
         elif match is not None and match[1] != "msg_size":
             _add_qperf(draft, *result or (), size=given)
             result = line.number, test, number(match[2].replace(",", "")), match[3]
+        elif (named := _QPERF_TEST.search(line.text)) is not None:
+            _add_qperf(draft, *result or (), size=given)
+            result, test = None, named[1]
         elif (command := _QPERF.search(line.text)) is not None:
             _add_qperf(draft, *result or (), size=given)
             result, size = None, _QPERF_SIZE.search(command[1])
             given = None if size is None else whole((whole(size[1]) or 0) << (10 if size[2] else 0))
             draft.command(line.text)
             draft.begin(line.number)
-        elif (named := _QPERF_TEST.fullmatch(line.text)) is not None:
-            test = named[1]
     _add_qperf(draft, *result or (), size=given)
 
 
