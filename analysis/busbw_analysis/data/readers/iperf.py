@@ -28,7 +28,6 @@ _ROW: Final = re.compile(
 _BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
 _ENDS: Final = re.compile(r"\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)")
 _COMMAND: Final = re.compile(r"\biperf3?(?:\.exe)?\s+(?=.*-\w)(.*)")
-_VERSION: Final = re.compile(r"\s*iperf (3\.\d[\w.+-]*)")
 _LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d+)([KkMm]?)(?!\S)")
 _STREAMS: Final = re.compile(r"(?<!\S)(?:-P ?|--parallel[ =])(\d{1,4})(?!\S)")
 _PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?!0\b)\d")
@@ -109,7 +108,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         if row is not None:
             test.rows.append(row)
         elif match is None:
-            _take(draft, test, line.text)
+            _take(test, line.text)
         if begins is not None:
             test.at_server = begins[0][0] in "AS"
         if command is not None:
@@ -120,14 +119,12 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     _add(draft, test, seen)
 
 
-def _take(draft: Draft, test: _Test, text: str) -> None:
+def _take(test: _Test, text: str) -> None:
     """Record what a line that is no row says of its test."""
     if "Interval" in text and "Transfer" in text:
         test.heading, test.udp = text, "Datagrams" in text or (test.udp and "Retr" not in text)
     elif (match := _SIZE.search(text)) is not None:
         test.size = whole(match[1])
-    elif (match := _VERSION.match(text)) is not None:
-        draft.facts["tool_version"] = match[1]
     test.udp |= "UDP port" in text
     test.reverse |= text.startswith("Reverse mode")
     test.sent_datagrams |= text.endswith(" datagrams") and "Sent " in text
@@ -248,7 +245,7 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
         why = f"a test is ignored, of which no line says how much arrived: paste {lacks}, too"
         draft.note("waived", line, why)
         return
-    size = test.size or _assumed(draft, test, rows, udp=udp)
+    size = test.size or _assumed(draft, test, udp=udp)
     again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)])
     again = again if "Retr" in test.heading or sums else 0
     if udp or test.paced:
@@ -292,8 +289,6 @@ def _summed(rows: Sequence[_Row]) -> list[_Row]:
         lost = [row.lost for row in of_streams if row.lost is not None]
         total = of_streams[0]._replace(
             end=max(row.end for row in of_streams),
-            moved=sum(row.moved for row in of_streams),
-            error=sum(row.error for row in of_streams),
             rate=sum(row.rate for row in of_streams),
             sent=sum(row.sent or 0 for row in of_streams),
             lost=sum(lost) if len(lost) == len(of_streams) else None,
@@ -311,10 +306,11 @@ def _summary(rows: Sequence[_Row], test: _Test, *, udp: bool) -> Iterator[_Row]:
                 yield row._replace(rate=row.rate * (1 - lost))
 
 
-def _assumed(draft: Draft, test: _Test, rows: Sequence[_Row], *, udp: bool) -> int | None:
+def _assumed(draft: Draft, test: _Test, *, udp: bool) -> int | None:
     """The default size of a message; of UDP, the one that fits transfers and datagrams; None if none or several do."""
     counts = [
-        (row, (row.sent or 0) - (0 if row.side == "sender" or test.sent_datagrams else row.lost or 0)) for row in rows
+        (row, (row.sent or 0) - (0 if row.side == "sender" or test.sent_datagrams else row.lost or 0))
+        for row in test.rows
     ]
     fits = [
         size
