@@ -35,6 +35,10 @@ _PRODUCT: Final = re.compile(r"([0-9]{1,15})x([0-9]{1,3})\b")
 """A size as DeepSpeed writes it: elements × bytes of each."""
 _CONSTANTS: Final = frozenset({16.0})
 """Sizes that a tool has without saying so: the copies of p2pBandwidthLatencyTest whose latency it prints."""
+_ASSUMED: Final = {"iperf": {131072, 1448, 1460, 1470, 8192}, "qperf": {65536, 1}, "sockperf": {14}}
+"""Sizes of messages by default, which a log need not have."""
+_PER_SECOND: Final = ("netperf", "sockperf")
+"""Tools that print how often something happened in a second, or round trips, of which a time is a part."""
 _UNITS: Final = (
     1.0,
     8.0,
@@ -154,12 +158,19 @@ def _numbers(text: str) -> list[float]:
 
 def _told(log: ForeignLog) -> Iterable[float | None]:
     for row in log.rows:
-        yield from (row.count, row.time_seconds, row.rate, row.busbw, row.iterations)
-        if row.tool_size_bytes != (row.count or 0) * _real(row.others.get("dtype_bytes")):  # as of JAX
+        is_sum = log.tool == "iperf" and (row.samples_seconds or "streams" in (row.tool_op or ""))
+        yield from (row.count, row.time_seconds, None if is_sum else row.rate, row.busbw, row.iterations)
+        is_implied = log.tool == "sockperf" and row.messages is not None  # by bandwidth and rate of messages
+        is_assumed = is_implied or row.tool_size_bytes in _ASSUMED.get(log.tool, ())
+        if not is_assumed and row.tool_size_bytes != (row.count or 0) * _real(
+            row.others.get("dtype_bytes")
+        ):  # as of JAX
             yield row.tool_size_bytes
         if not row.time_seconds or row.algbw != (row.tool_size_bytes or 0) / row.time_seconds:  # as of ucc_perftest
             yield row.algbw
-        yield from row.samples_seconds
+        size = (row.tool_size_bytes or 0) if log.tool == "iperf" else None
+        several = size is not None and "streams" in (row.tool_op or "")
+        yield from () if several else (seconds if size is None else size / seconds for seconds in row.samples_seconds)
         yield from (value for value in row.others.values() if isinstance(value, float))
 
 
@@ -172,7 +183,8 @@ def _foreign(log: ForeignLog, text: str) -> float | None:
     known = _numbers(text)
     for value in set(_told(log)) - {None, 0}:
         assert value is not None
-        if not any(_near(known, abs(value) / unit) for unit in _UNITS):
+        parts = (value, 1 / value, 0.5 / value, 2 * value) if log.tool in _PER_SECOND else (value,)
+        if not any(_near(known, abs(part) / unit) for part in parts for unit in _UNITS):
             return value
     return None
 

@@ -152,7 +152,6 @@ def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "line",
     [
-        "[  5]   0.00-10.00  sec  42.8 GBytes  36.7 Gbits/sec  3148   sender",
         "  write: IOPS=2931, BW=2932MiB/s (3074MB/s)(20.0GiB/6986msec)",
         "Intel(R) Memory Latency Checker - v3.11",
         "[tuning] Best combine: SMs 24, NVL chunk 2, RDMA chunk 20: 44.37 GB/s (RDMA), 145.16 GB/s (NVL)",

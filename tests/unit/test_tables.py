@@ -199,6 +199,32 @@ def test_what_has_two_meanings_is_refused(text: str, code: str, tmp_path: Path) 
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (LogFacts(), {"--op", "--ranks", "--size"}),
+        (LogFacts(op="all_reduce"), {"--ranks", "--size"}),
+        (LogFacts(ranks=8), {"--op", "--size"}),
+        (LogFacts(size="1GiB", ranks=8), {"--op"}),
+        (LogFacts(op="barrier"), {"--ranks"}),
+    ],
+)
+def test_all_that_a_table_lacks_is_asked_for_at_once(given: LogFacts, options: set[str], tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        imported(markdown("run | busbw (GB/s)", "1 | 90.1", "2 | 91.1", above=""), tmp_path, given)
+    assert {option for option in ("--op", "--ranks", "--size") if option in str(refused.value)} == options
+
+
+def test_the_duration_beside_samples_is_that_of_the_test(tmp_path: Path) -> None:
+    """cloud-bulldozer/e2e-benchmarking#575: k8s-netperf."""
+    header, row = "message size | duration | samples | avg value", "8192 | 30s | 3 | 7164.31 (Mb/s)"
+    (imported_row,) = imported(markdown(header, row, above="broadcast on 2 GPUs"), tmp_path)
+    assert 8192 * 8 / imported_row.time_ns == pytest.approx(7.16431)
+    with pytest.raises(LogError) as refused:
+        imported(markdown("message size | duration | samples", "8192 | 30s | 3"), tmp_path)
+    assert refused.value.code == "no-results"
+
+
 def test_a_bandwidth_is_read_where_algbw_and_busbw_are_the_same(tmp_path: Path) -> None:
     for above in ("broadcast on 8 GPUs", "all_reduce on 2 GPUs"):
         (row,) = imported(markdown("size (B) | bandwidth (GB/s)", "1048576 | 100", above=above), tmp_path)

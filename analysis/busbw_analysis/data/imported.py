@@ -281,7 +281,10 @@ def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote])
     for lacks in (_lacks_op, _lacks_ranks):
         if some := [row for row in rows if lacks(row)]:
             fit_of = {
-                row.line: fit for part in _of_one_run(some) for fit in [_fit(part, table, log, notes)] for row in part
+                row.line: fit
+                for part in _of_one_run(some)
+                for fit in [_fit(part, table, log, facts, notes)]
+                for row in part
             }
             rows = [
                 msgspec.structs.replace(row, op=fit_of[row.line].op, ranks=fit_of[row.line].ranks)
@@ -338,7 +341,7 @@ def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
     return msgspec.structs.replace(row, **changed) if changed else row
 
 
-def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
+def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> deduce.Fit:
     """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
     said = table.said or Said()
     op, where = rows[0].op or deduce.op_in(table.caption or "") or said.op, f"{log.source}:{table.line}"
@@ -351,21 +354,29 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
             notes.append(LogNote(code="deduced", text=text, line=table.line))
             return deduce.Fit(op, said.ranks)
     fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
-    if fit is None and op is None:
-        names = [candidate.op for candidate in candidates]
-        fitting = f"; its columns fit {' and '.join(names)}" if names else ""
-        options = " or ".join(f"--op {name}" for name in names or ["OP"])
-        raise LogError(f"the log names no operation{fitting}; name it with {options}", code="no-op", log=where)
+    has_size = facts.size is not None or table.copy_bytes is not None or rows[0].tool_size_bytes is not None
+    lacking = {
+        "operation": fit is None and op is None,
+        "number of ranks": rows[0].ranks is None and not any(candidate.ranks for candidate in candidates),
+        "size": not has_size and (op is None or OPS[op].sized),
+    }
     if fit is None or fit.ranks is None:
-        lacks = "the log does not contain the number of ranks; give it with --ranks"
-        raise LogError(lacks, code="no-ranks", log=where)
+        names = [candidate.op for candidate in candidates] if lacking["operation"] else []
+        fitting = f"; its columns fit {' and '.join(names)}" if names else ""
+        options = {"operation": " or ".join(f"--op {name}" for name in names or ["OP"]), "size": "--size SIZE"}
+        lacking["number of ranks"] |= not lacking["operation"]
+        asked = {noun: options.get(noun, "--ranks N") for noun, lacks in lacking.items() if lacks}
+        message = (
+            f"the log does not name {listed(f'the {noun}' for noun in asked)}{fitting}; add {' '.join(asked.values())}"
+        )
+        raise LogError(message, code="no-op" if lacking["operation"] else "no-ranks", log=where)
     by_name = "" if len(candidates) == 1 else " and its file name"
     values = (("the operation", "--op", op), ("the number of ranks", "--ranks", rows[0].ranks))
     nouns = [noun for noun, _, value in values if value is None]
-    lacking = [option for _, option, value in values if value is None]
+    given = [option for _, option, value in values if value is None]
     missing = f"the log does not state {' and '.join(nouns)}"
     implied = f"its columns{by_name} imply {fit.op} over {fit.ranks} ranks"
-    text = f"{missing}; {implied} (else give {' and '.join(lacking)})"
+    text = f"{missing}; {implied} (else give {' and '.join(given)})"
     notes.append(LogNote(code="deduced", text=text, line=table.line))
     return fit
 

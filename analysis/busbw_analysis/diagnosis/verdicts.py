@@ -269,8 +269,9 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
 
 
 def _in_flight(key: SeriesKey) -> bool:
-    """Whether this is a bandwidth test of perftest, which keeps many messages in flight."""
-    return key.backend == "verbs" and (key.tool_op or "").endswith("BW Test")
+    """Whether this is a bandwidth test of perftest or a stream, which keep many messages in flight."""
+    is_stream = key.backend == "sockets" and key.op != "ping_pong"
+    return is_stream or (key.backend == "verbs" and (key.tool_op or "").endswith("BW Test"))
 
 
 def over_interval(best: Status, middle: Status, worst: Status) -> Status:

@@ -57,7 +57,7 @@ _EMPTY: Final = frozenset({"", "in", "of", "number", "elements", "elems"})
 _BRACKETS: Final = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 _PLACE: Final = re.compile(r"(?i)\b(?:(out[- ]?of|in)[- ]?place|oop|ip)\b")
 _LONGEST: Final = 100
-_CELL: Final = re.compile(r"([+-]?\d[\d.,eE+-]*?) ?([A-Za-zµμ][A-Za-zµμ/ ]*)?")
+_CELL: Final = re.compile(r"([+-]?\d[\d.,eE+-]*?) ?(?=[A-Za-zµμ]|\([^()]*\)|$)\(?([A-Za-zµμ][A-Za-zµμ/ ]*)?\)?")
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(\.\d+)?")
 
 

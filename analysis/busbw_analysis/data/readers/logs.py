@@ -23,11 +23,13 @@ from busbw_analysis.data.readers import (
     flight,
     imb,
     inspector,
+    iperf,
     jax,
     nccl_info,
     nccl_json,
     nccl_text,
     nccom,
+    network,
     nixlbench,
     nvbandwidth,
     osu,
@@ -120,6 +122,7 @@ _SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True
 _ALL_REDUCE_BENCH: Final = re.compile(rb"bandwidth of all_reduce over \d+ ranks \(\d+ warmups")
 """``network/benchmarks/all_reduce_bench.py`` of stas00/ml-engineering, which starts each call at a barrier."""
 _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
+_SOCKETS: Final = Tool("sockets", "cpu", names=EVERY_NAME)
 
 
 def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
@@ -143,6 +146,7 @@ READERS: Final = (
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
     Reader("NCCL RAS JSON", ras.JSON, ras.read_json, NCCL, json=True),
     Reader("torch flight recorder", flight.SIGN, flight.read, NCCL, json=True),
+    Reader("iperf JSON", iperf.JSON, iperf.read_json, _SOCKETS, json=True),
     Reader("PARAM comms", param.SIGN, param.read, json=True),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
     Reader("nvloom", nvbandwidth.NVLOOM, nvbandwidth.read_text, replace(_NVBANDWIDTH, one_host=False)),
@@ -161,6 +165,11 @@ READERS: Final = (
     Reader("nccom-test", nccom.SIGN, nccom.read, Tool("neuron", "neuron")),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
+    Reader("iperf", iperf.SIGN, iperf.read, _SOCKETS),
+    Reader("fabtests", network.FABTESTS, network.read_fabtests, Tool("libfabric", "cpu", names=EVERY_NAME)),
+    Reader("sockperf", network.SOCKPERF, network.read_sockperf, _SOCKETS),
+    Reader("qperf", network.QPERF, network.read_qperf, _SOCKETS),
+    Reader("netperf", network.NETPERF, network.read_netperf, _SOCKETS),
     Reader("JAX microbenchmarks", jax.SIGN, jax.read, Tool("jax", "tpu", mode="isolated")),
     _TABLE,
     _WATCHDOG,
@@ -186,7 +195,11 @@ _UNREAD: Final = (
         rb"TRT-LLM AllReduce Benchmark",
         "write a table with one line of headings: op, ranks, size and a time_us of each strategy",
     ),
-    ("iperf3", rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec ", "busbw run --op tcp_stream measures the same"),
+    (
+        "netperf with chosen columns",
+        rb"MIGRATED [A-Z]+ [\w/ ]{2,40} TEST from ",
+        "run it without -o, -O and -k, or write a table of op, ranks, size and time_us",
+    ),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
     ("Intel MLC", rb"Intel\(R\) Memory Latency Checker", "busbw run --op memory_read measures the same"),
     ("CollectiveX (experts)", rb'"record_type"\s*:\s*"case-attempt"', "busbw has no dispatch and combine of tokens"),

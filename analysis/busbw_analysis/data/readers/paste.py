@@ -43,7 +43,9 @@ _BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])"
 """Words or a cell in bold type, in Markdown."""
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
 _QUOTED: Final = re.compile(r"\s{0,3}(?:> ?){1,3}")
-_PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
+_PROGRAM: Final = re.compile(
+    r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+|iperf3?|qperf|netperf|sockperf|fi_\w+)\s"
+)
 """Words of a command line, which may stand outside of a fence."""
 _PIECE: Final = re.compile(r"(?:[\w.-]*\w[\w.-]*)|\s+|.")
 _WORD: Final = re.compile(r"\w")
@@ -78,9 +80,11 @@ _DECIMALS: Final = re.compile(r"(?<![^\s;|])-?\d+,(?:\d{1,2}|\d{4,})(?![^\s;|])"
 _POINT: Final = re.compile(r"(?<![^\s;|])-?\d+\.\d+(?![^\s;|])")
 _THOUSANDS: Final = re.compile(r"(?<!\S)\d{1,3}(?:,\d{3}){2,}(?!\S)")
 """A whole number with commas, which two groups of digits show."""
-_GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_{-]|[=*_-]{1,9}\w)")
+_GOES_ON: Final = re.compile(r"\s*(?:#wrong|(?!\[ *(?:\d+|SUM)\])[^#\s=*_{-]|[=*_-]{1,9}\w)")
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN)|\[thread ")
 """Messages of NCCL, and rows of ucx_perftest before the final ones, whose label is no prefix."""
+_OF_IPERF: Final = re.compile(r"\[ *(?:\d+|SUM|ID)\](?:\[[\w-]+\])?(?= +(?:[\d.]+- *[\d.]+ +sec|Interval) )")
+"""The stream of a row, which is no prefix."""
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
@@ -372,6 +376,7 @@ def _is_row(text: str) -> bool:
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
     lines = [text for text in texts if text.strip() and _APART.search(text) is None and _FENCE.match(text) is None]
+    lines = [_OF_IPERF.sub("#", text) for text in lines]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:

@@ -1,0 +1,323 @@
+"""Reader of iperf3 and iperf 2: their text and iperf3's ``--json``.
+
+Transfers are in powers of 1024, rates in bits of powers of 1000 (with ``-f M`` and such in bytes of 1024), as the two
+columns of any output show. iperf3(1): TCP writes 128 KB at a time by default, UDP what fits the MTU. An interval is a
+sample of the time of such a message: its size over the rate of all streams.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from busbw.units import format_size
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
+from busbw_analysis.data.readers.lines import Line, number, whole
+
+SIGN: Final = re.compile(rb"\d\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec")
+JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
+_ROW: Final = re.compile(
+    r"(?:\[ *\*?(SUM|\d+)\](?:\[([RT]X)-[CS]\])? +)?(\d+\.\d+)- *(\d+\.\d+) +sec +([\d.]+) +([KMGT]?)Bytes"
+    r" +([\d.]+) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d+)(?=\s|$))?"
+    r"(?:.*?(\d+) */ *(\d+) +\()?(?:.*?\b(sender|receiver)\b)?"
+)
+_BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
+_ENDS: Final = re.compile(r"\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)")
+_COMMAND: Final = re.compile(r"\biperf3?(?:\.exe)?\s+(?=.*-\w)(.*)")
+_LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d+)([KkMm]?)(?!\S)")
+_STREAMS: Final = re.compile(r"(?<!\S)(?:-P ?|--parallel[ =])(\d{1,4})(?!\S)")
+_PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?!0\b)\d")
+_SIZE: Final = re.compile(r"(?:Sending|Receiving|streams?,) (\d+) byte (?:datagrams|blocks)")
+_SERVER_PORTS: Final = frozenset({"5001", "5201"})
+_TCP_BYTES: Final = 128 << 10
+_UDP_BYTES: Final = (1448, 1460, 1470, 8192)
+"""Default messages of the versions, of which the one that fits transfers and datagrams up to ``_CLOSE`` is taken."""
+_CLOSE: Final = 0.001
+_POWER: Final = " KMGT"
+_LEAST_COVERED: Final = 2
+"""Lines besides itself that a summary covers."""
+_WHOLE: Final = 0.9
+"""Share of a test that the intervals cover if none was cut out."""
+
+
+class _Row(NamedTuple):
+    """A line of a test: an interval, or a summary, which has a ``side`` or covers others.
+
+    role: TX or RX of the side that prints, if the test has both directions
+    moved, error, rate: bytes, half a unit of their last digit, and B/s
+    sent: segments sent again or, of UDP, all datagrams, of which ``lost`` did not arrive
+    """
+
+    line: int
+    stream: str
+    role: str
+    start: float
+    end: float
+    side: str
+    moved: float
+    error: float
+    rate: float
+    sent: int | None
+    lost: int | None
+
+
+@dataclass(slots=True)
+class _Test:
+    """A test while it is read.
+
+    ends: address and port of this side, and of the other
+    streams, connected: those asked for, and connections
+    sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them
+    """
+
+    line: int = 1
+    command: str | None = None
+    heading: str = ""
+    ends: tuple[str, ...] = ()
+    streams: int = 0
+    connected: int = 0
+    size: int | None = None
+    at_server: bool = False
+    reverse: bool = False
+    udp: bool = False
+    paced: bool = False
+    sent_datagrams: bool = False
+    rows: list[_Row] = field(default_factory=list)
+
+
+_Seen = set[frozenset[tuple[str, ...]]]
+
+
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """The tests of the log."""
+    test, seen = _Test(), _Seen()
+    for line in draft.scan(lines):
+        match = _ROW.search(line.text)
+        begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
+        row = None if match is None or "(omitted)" in line.text else _row(line, match)
+        if row is not None and any(row[1:6] == other[1:6] for other in test.rows):
+            _add(draft, test, seen)
+            test = replace(test, line=line.number, rows=[])
+        elif test.rows and (begins or command or ends):
+            _add(draft, test, seen)
+            test = _Test(line.number, heading=test.heading, at_server=test.at_server, udp=test.udp)
+        if row is not None:
+            test.rows.append(row)
+        elif match is None:
+            _take(test, line.text)
+        if begins is not None:
+            test.at_server = begins[0][0] in "AS"
+        if command is not None:
+            _options(test, command[0].strip(), command[1])
+        if ends is not None:
+            test.ends, test.connected = test.ends or ends.groups(), test.connected + 1
+            test.at_server |= ends[2] in _SERVER_PORTS and ends[4] not in _SERVER_PORTS
+    _add(draft, test, seen)
+
+
+def _take(test: _Test, text: str) -> None:
+    """Record what a line that is no row says of its test."""
+    if "Interval" in text and "Transfer" in text:
+        test.heading, test.udp = text, "Datagrams" in text or (test.udp and "Retr" not in text)
+    elif (match := _SIZE.search(text)) is not None:
+        test.size = whole(match[1])
+    test.udp |= "UDP port" in text
+    test.reverse |= text.startswith("Reverse mode")
+    test.sent_datagrams |= text.endswith(" datagrams") and "Sent " in text
+
+
+def _options(test: _Test, command: str, options: str) -> None:
+    length, streams = _LENGTH.search(options), _STREAMS.search(options)
+    test.command, test.udp = command, "-u" in options.split()
+    test.reverse = not {"-R", "--reverse"}.isdisjoint(options.split())
+    test.paced, test.streams = _PACED.search(options) is not None, int(streams[1]) if streams is not None else 0
+    power = _POWER.index(length[2].upper() or " ") if length is not None else 0
+    test.size = whole((whole(length[1]) or 0) << 10 * power) or None if length is not None else None
+
+
+def _row(line: Line, match: re.Match[str]) -> _Row | None:
+    """The row of a line; None if a number of it is none."""
+    stream, role, *_, unit, _, prefix, kind, sent, lost, total, side = match.groups()
+    start, end, moved, rate = (number(match[at]) for at in (3, 4, 5, 7))
+    if start is None or end is None or moved is None or rate is None:
+        return None
+    of_unit, power = 1 << 10 * _POWER.index(unit or " "), _POWER.index(prefix or " ")
+    return _Row(
+        line=line.number,
+        stream=stream or line.label or "",
+        role=role or "",
+        start=start,
+        end=end,
+        side=side or "",
+        moved=moved * of_unit,
+        error=0.5 / 10 ** len(match[5].partition(".")[2]) * of_unit,
+        rate=rate * (1000.0**power / 8 if kind == "bits" else 1024.0**power),
+        sent=whole(total or sent),
+        lost=whole(lost),
+    )
+
+
+def read_json(draft: Draft, lines: Iterable[str]) -> None:
+    """The test of ``--json``."""
+    parsed = document(draft.source, lines)
+    start, end = mapping(parsed.get("start")), mapping(parsed.get("end"))
+    settings, connected = mapping(start.get("test_start")), [*map(mapping, items(start.get("connected")))]
+    if (error := text(parsed.get("error"))) is not None:
+        draft.fail(error)
+    draft.facts["tool_version"] = (text(start.get("version")) or "").removeprefix("iperf ") or None
+    first = connected[0] if connected else {}
+    ends = [text(first.get(f"{side}_{what}")) for side in ("local", "remote") for what in ("host", "port")]
+    both = settings.get("bidir") == 1
+    test = _Test(
+        ends=tuple(map(str, ends)) if all(ends) else (),
+        streams=whole(settings.get("num_streams")) or 0,
+        size=whole(settings.get("blksize")) or None,
+        at_server="accepted_connection" in start,
+        reverse=settings.get("reverse") == 1,
+        udp=settings.get("protocol") == "UDP",
+        paced=bool(whole(settings.get("target_bitrate"))),
+        sent_datagrams=True,
+    )
+    for interval in map(mapping, items(parsed.get("intervals"))):
+        for name in ("sum", "sum_bidir_reverse"):
+            test.rows += _of_json(mapping(interval.get(name)), "", both=both)
+    for name, side in (("sum_sent", "sender"), ("sum_received", "receiver"), ("sum", "both")):
+        for suffix in ("", "_bidir_reverse"):
+            test.rows += _of_json(mapping(end.get(name + suffix)), side, both=both)
+    _add(draft, test, _Seen())
+
+
+def _of_json(values: dict[str, Any], side: str, *, both: bool) -> Iterator[_Row]:
+    """The row of a sum over all streams; none if it is no sum."""
+    start, end, moved, rate = (real(values.get(name)) for name in ("start", "end", "bytes", "bits_per_second"))
+    if start is None or end is None or moved is None or rate is None or values.get("omitted") is True:
+        return
+    role = ("TX" if values.get("sender") is True else "RX") if both else ""
+    sent, lost = whole(values.get("packets", values.get("retransmits"))), whole(values.get("lost_packets"))
+    yield _Row(1, "SUM", role, start, end, side, moved, 0.0, rate / 8, sent, lost)
+
+
+def _add(draft: Draft, test: _Test, seen: _Seen) -> None:
+    """Add the cases of a test, unless its other side printed it, too."""
+    ends = frozenset((test.ends[:2], test.ends[2:]))
+    if test.rows and test.ends and ends in seen:
+        why = "the same test is printed twice, such as by client and server: the first one is read"
+        draft.note("repeated-header", test.line, why)
+    elif test.rows:
+        draft.begin(test.line)
+        draft.facts |= {"command": test.command} if test.command else {}
+        for rank, host in enumerate(test.ends[2::-2] if test.at_server else test.ends[::2]):
+            draft.place(rank=rank, host=host)
+        for role, rows in by_key((row.role, row) for row in test.rows).items():
+            _add_case(draft, test, role, rows)
+        if draft.rows:
+            seen.add(ends)
+        draft.end()
+
+
+def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> None:
+    """Add the case of one direction: samples by its intervals or, without them, the mean by its summary."""
+    udp = test.udp or any(row.lost is not None for row in rows)
+    found = len({row.stream for row in rows} - {"SUM"})
+    asked = test.streams or test.connected // (2 if role else 1)
+    sums = [row for row in rows if row.stream == "SUM"]
+    streams = max(found, asked) if sums else found
+    rows = sums or _summed(rows)
+    summaries = [row for row in rows if row.side or len(rows) == 1 or _covers(row, rows)]
+    intervals = [row for row in rows if row not in summaries]
+    usual = median([row.end - row.start for row in intervals] or [0.0])
+    intervals = [row for row in intervals if row.end - row.start > usual / 2]
+    covered = sum(row.end - row.start for row in intervals)
+    arrived = [row for row in intervals if row.rate and (not udp or row.lost is not None)]
+    summary = next(_summary(summaries, test, udp=udp), None)
+    cut = summary is not None and covered < _WHOLE * (summary.end - summary.start)
+    alone = len(intervals) == 1 and summary is not None
+    samples = arrived if len(arrived) == len(intervals) and not cut and not alone else []
+    mean = sum(row.rate * (row.end - row.start) for row in intervals) / covered if arrived else 0.0
+    rate = mean if samples else summary.rate if summary is not None else 0.0
+    line = (samples or summaries or rows)[0].line
+    if not rate:
+        lacks = "the lines of the receiver" if udp else "the summary, as nothing moved in an interval"
+        why = f"a test is ignored, of which no line says how much arrived: paste {lacks}, too"
+        draft.note("waived", line, why)
+        return
+    size = test.size or _assumed(draft, test, udp=udp)
+    again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)])
+    again = again if "Retr" in test.heading or sums else 0
+    if udp or test.paced:
+        why = "the sender is held to the rate of -b (UDP without it: 1 Mbit/s), which is no limit of the network"
+        draft.note("paced", line, why)
+    if again:
+        draft.note("retransmitted", line, f"TCP sent {again} segments again (Retr): they were lost or late")
+    sends = (not udp and "Retr" in test.heading) or {row.side for row in rows} == {"sender"}
+    server_sends = (role == "TX") == test.at_server if role else test.reverse or (test.at_server and sends)
+    name = "UDP" if udp else "TCP"
+    name += f", {streams} {f'of {asked} ' * (streams < asked)}streams" if max(streams, asked) > 1 else ""
+    draft.add(
+        line,
+        op="pair_bidir" if role else "pair_uni",
+        tool_op=f"{name}, client receives" if server_sends else name,
+        ranks=2,
+        tool_size_bytes=size,
+        tool_size_is="S",
+        rate=rate,
+        messages=1,
+        statistic="mean",
+        samples_seconds=tuple(size / row.rate for row in samples) if size and len(samples) > 1 else (),
+        others={"Retr": float(again)} if again else {},
+    )
+
+
+def _covers(row: _Row, rows: Sequence[_Row]) -> bool:
+    """Whether a line is the summary of others, which iperf 2 does not say."""
+    return sum(row.start <= other.start and other.end <= row.end for other in rows) > _LEAST_COVERED
+
+
+def _summed(rows: Sequence[_Row]) -> list[_Row]:
+    """The sums over streams: of the first line of each, the second and so on."""
+    count = Counter[tuple[str, str]]()
+    parts: dict[tuple[str, int], list[_Row]] = {}
+    for row in rows:
+        count[row.stream, row.side] += 1
+        parts.setdefault((row.side, count[row.stream, row.side]), []).append(row)
+    sums = []
+    for of_streams in parts.values():
+        lost = [row.lost for row in of_streams if row.lost is not None]
+        total = of_streams[0]._replace(
+            end=max(row.end for row in of_streams),
+            rate=sum(row.rate for row in of_streams),
+            sent=sum(row.sent or 0 for row in of_streams),
+            lost=sum(lost) if len(lost) == len(of_streams) else None,
+        )
+        sums.append(total)
+    return sums
+
+
+def _summary(rows: Sequence[_Row], test: _Test, *, udp: bool) -> Iterator[_Row]:
+    """The summaries that say what arrived, at best as the receiver counts it."""
+    for side in ("receiver", "", "both", "sender"):
+        for row in rows:
+            if row.side == side and row.rate and (not udp or row.lost is not None):
+                lost = (row.lost or 0) / (row.sent or 1) if udp and side != "receiver" and test.sent_datagrams else 0.0
+                yield row._replace(rate=row.rate * (1 - lost))
+
+
+def _assumed(draft: Draft, test: _Test, *, udp: bool) -> int | None:
+    """The default size of a message; of UDP, the one that fits transfers and datagrams; None if none or several do."""
+    counts = [
+        (row, (row.sent or 0) - (0 if row.side == "sender" or test.sent_datagrams else row.lost or 0))
+        for row in test.rows
+    ]
+    fits = [
+        size
+        for size in (_UDP_BYTES if any(count > 0 for _, count in counts) else ())
+        if all(abs(row.moved - count * size) <= row.error + _CLOSE * row.moved for row, count in counts if count > 0)
+    ]
+    size = _TCP_BYTES if not udp else fits[0] if len(fits) == 1 else None
+    if size is not None:
+        draft.note("assumed-size", test.line, f"messages of {format_size(size)}, a default of iperf, are assumed")
+    return size

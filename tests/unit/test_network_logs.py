@@ -1,0 +1,179 @@
+"""Logs of small network benchmarks: what is a sample, what is counted once, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from testing.logs import LOGS, log_of, read_log
+
+from busbw.errors import LogError
+from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.judge import judge
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.sources import find
+
+GBIT = 1e9 / 8
+HEAD = "[ ID] Interval           Transfer     Bitrate         Retr  Cwnd\n"
+CONNECTED = "[  5] local 192.0.2.6 port 40102 connected to 192.0.2.7 port 5201\n"
+
+
+def iperf(*lines: str, head: str = HEAD) -> tuple[Aggregate, ...]:
+    return log_of("iperf", [head, *(f"{line}\n" for line in lines)]).rows
+
+
+def line(start: int, rate: str, rest: str = "   0   1.2 MBytes", stream: str = "  5", end: int | None = None) -> str:
+    return f"[{stream}]   {start}.00-{start + 1 if end is None else end}.00   sec  1.10 GBytes  {rate} Gbits/sec {rest}"
+
+
+def summary(rate: str, side: str, end: int = 3, stream: str = "  5") -> str:
+    return line(0, rate, f"   7             {side}", stream, end)
+
+
+def test_intervals_are_samples_and_the_summary_is_no_other_one() -> None:
+    (row,) = iperf(line(0, "8.00"), line(1, "9.00"), line(2, "9.50"), summary("8.83", "sender"))
+    assert [row.tool_size_bytes / seconds / GBIT for seconds in row.samples_seconds] == pytest.approx([8, 9, 9.5])  # type: ignore[operator]
+    assert (row.statistic, row.others) == ("mean", {"Retr": 7.0})
+
+
+@pytest.mark.parametrize(
+    ("lines", "rate"),
+    [
+        ((line(0, "8.00"), "...", summary("9.00", "sender", 10), summary("8.90", "receiver", 10)), 8.9),  # cut out
+        ((line(0, "8.00"), line(1, "0.00"), line(2, "9.00"), summary("5.60", "receiver")), 5.6),  # nothing moved
+        ((line(0, "5.00"), line(0, "3.00", stream="  7"), line(1, "5.00"), line(1, "4.00", stream="  7")), 8.5),
+        ((line(0, "8.00", "  3  1.2 MBytes  (omitted)"), line(0, "9.00"), line(1, "9.00")), 9.0),
+        (
+            (line(0, "9.00"), line(1, "9.00"), "[  5]   2.00-2.03   sec  0.00 Bytes  0.00 bits/sec    0   1.2 MBytes"),
+            9.0,
+        ),
+        ((summary("8.00", "sender", stream="SUM"),), 8.0),
+    ],
+)
+def test_the_rate_of_a_stream_is_that_of_all_its_time(lines: tuple[str, ...], rate: float) -> None:
+    (row,) = iperf(*lines)
+    assert row.rate == pytest.approx(rate * GBIT)
+
+
+def test_a_stream_of_several_is_not_taken_for_all() -> None:
+    (row,) = iperf("$ iperf3 -c node1 -P 4", summary("8.00", "receiver"))
+    assert row.tool_op == "TCP, 1 of 4 streams"
+    assert {row.tool_op for row in read_log(LOGS / "iperf.txt").rows} == {"TCP, 2 streams"}
+
+
+def test_summaries_of_two_tests_are_two_launches() -> None:
+    rows = iperf(*2 * (summary("8.00", "sender", stream="SUM"), summary("7.90", "receiver", stream="SUM")))
+    assert [row.rate for row in rows] == [7.9 * GBIT, 7.9 * GBIT]
+
+
+def test_a_test_that_both_sides_print_is_read_once() -> None:
+    server = (
+        "Accepted connection from 192.0.2.6, port 40100\n",
+        CONNECTED.replace("192.0.2.6 port 40102", "X")
+        .replace("192.0.2.7 port 5201", "192.0.2.6 port 40102")
+        .replace("X", "192.0.2.7 port 5201"),
+    )
+    rows = [f"{line(0, '8.00')}\n", f"{line(1, '9.00')}\n"]
+    log = log_of("iperf", ["Connecting to host node1, port 5201\n", CONNECTED, HEAD, *rows, *server, HEAD, *rows])
+    assert len(log.rows) == 1
+    assert [place.host for place in log.tables[0].places] == ["192.0.2.6", "192.0.2.7"]
+    assert "repeated-header" in {note.code for note in log.notes}
+
+
+@pytest.mark.parametrize(
+    ("lines", "direction"),
+    [
+        (("Connecting to host a, port 5201\n", "Reverse mode, remote host a is sending\n", CONNECTED), True),
+        (("Connecting to host a, port 5201\n", CONNECTED), False),
+        (("$ iperf3 -c a -R\n",), True),
+    ],
+)
+def test_reverse_mode_is_another_case(lines: tuple[str, ...], *, direction: bool) -> None:
+    (row,) = log_of("iperf", [*lines, f"{line(0, '8.00', '')}\n", f"{line(1, '8.00', '')}\n"]).rows
+    assert (row.tool_op == "TCP, client receives") == direction
+
+
+@pytest.mark.parametrize(
+    ("command", "size"), [("-l 1M", 1 << 20), ("-l 64K", 64 << 10), ("--length 1000", 1000), ("-t 10", 128 << 10)]
+)
+def test_a_message_has_the_given_size_or_that_of_the_manual(command: str, size: int) -> None:
+    assert [row.tool_size_bytes for row in iperf(f"$ iperf3 -c node1 {command}", line(0, "8.00"))] == [size]
+
+
+UDP = "[ ID] Interval           Transfer     Bitrate         Jitter    Lost/Total Datagrams\n"
+
+
+def test_of_udp_counts_what_arrived() -> None:
+    (row,) = read_log(LOGS / "iperf-udp.txt").rows
+    assert (row.rate, row.tool_size_bytes) == (0.8 * GBIT, 1448)
+    old = "[  4]   0.00-10.00  sec  1.25 GBytes  1.00 Gbits/sec  0.013 ms  41000/164000 (25%)"
+    (row,) = iperf(old, "[  4] Sent 164000 datagrams", head=UDP)
+    assert row.rate == pytest.approx(0.75 * GBIT)
+
+
+def test_udp_without_a_line_of_the_receiver_is_refused() -> None:
+    with pytest.raises(LogError, match="receiver"):
+        iperf(line(0, "1.00", " 86330"), line(1, "1.00", " 86320"), head=HEAD.replace("Retr  Cwnd", "Total Datagrams"))
+
+
+def test_a_json_document_with_an_error_is_a_failed_job() -> None:
+    text = '{"start": {"test_start": {"blksize": 131072}}, "intervals": [], "error": "unable to connect"}'
+    with pytest.raises(LogError, match="unable to connect") as refused:
+        log_of("iperf-json", [text])
+    assert refused.value.code == "job-failed"
+
+
+@pytest.mark.parametrize("before", ["", "pod/iperf-1 | ", "2026-01-01T10:00:00Z "])
+def test_the_number_of_a_stream_is_no_prefix(before: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    text = (LOGS / "iperf.txt").read_text(encoding="utf-8")
+    path.write_text("".join(f"{before}{line}\n" for line in text.splitlines()), encoding="utf-8")
+    assert [row.samples_seconds for row in read_log(path).rows] == [
+        row.samples_seconds for row in read_log(LOGS / "iperf.txt").rows
+    ]
+
+
+@pytest.mark.parametrize(("nics", "status"), [("1x10Gb/s", "as expected"), ("1x100Gb/s", "slower")])
+def test_samples_of_a_stream_are_one_launch_judged_by_the_nic(nics: str, status: str) -> None:
+    path, facts = LOGS / "iperf.txt", LogFacts.stated({"nics": nics}, catalogue())
+    judgement = judge(pool([find(path.parent, str(path)).read(facts)]))
+    (row,) = judgement.runs[0].imported
+    assert row.case.size_bytes / row.time_ns == pytest.approx(8.5 / 8)
+    assert [verdict.status for verdict in judgement.verdicts] == [status]
+
+
+SOCKETS = (
+    "Local /Remote\nSocket Size   Request  Resp.   Elapsed  Trans.\nbytes  Bytes  bytes    bytes   secs.    per sec\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "sizes", "seconds"),
+    [("TCP_RR\n", "64       64", 2e-5), ("", "1        1", None), ("TCP_RR\n", "1        1000", None)],
+)
+def test_transactions_are_round_trips_of_one_size(above: str, sizes: str, seconds: float | None) -> None:
+    lines = f"{above}{SOCKETS}16384  87380  {sizes}       10.00    25000.00\n16384  87380\n".splitlines(keepends=True)
+    if seconds is None:
+        with pytest.raises(LogError):
+            log_of("netperf", lines)
+    else:
+        (row,) = log_of("netperf", lines).rows
+        assert (row.op, row.time_seconds) == ("ping_pong", seconds)
+
+
+def test_a_connection_for_each_transaction_is_no_ping_pong() -> None:
+    title = "TCP Connect/Request/Response TEST from 0.0.0.0 port 0 AF_INET to node1 () port 0 AF_INET\n"
+    row = "16384  87380  1        1       10.00    14118.53\n"
+    assert [row.op for row in log_of("netperf", [title, SOCKETS, row]).rows] == [None]
+
+
+def test_a_sweep_of_qperf_without_sizes_has_none() -> None:
+    lines = ["$ qperf node1 -oo msg_size:1:64K:*2 tcp_bw\n", *2 * ("tcp_bw:\n", "    bw  =  1.25 GB/sec\n")]
+    assert {row.tool_size_bytes for row in log_of("qperf", lines).rows} == {None}
+
+
+def test_columns_of_fabtests_have_to_agree() -> None:
+    head = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"
+    rows = ["1k      10      =10      20k         0.00s    128.00       8.00       0.12\n"]
+    rows.append("1k      10      =10      20k         0.00s    128.00       80.0       0.12\n")
+    assert len(log_of("fabtests", [head, *rows]).rows) == 1
