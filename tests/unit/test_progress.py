@@ -145,6 +145,29 @@ EXAMPLES: Final = (
     ),
     # Lightning-AI/pytorch-lightning#14986
     (f"{NCCL}Bootstrap Root : rank 1 of 8 ranks has already checked in", "job-failed", "WORLD_SIZE"),
+    # aws-neuron/aws-neuron-sdk#713, hiyouga/LlamaFactory#5071, HabanaAI/hccl_demo#44, aws/aws-ofi-nccl#346,
+    # jax-ml/jax#23599, OpenRLHF/OpenRLHF#265, cBio/cbio-cluster#256
+    (
+        "2023-Aug-01 16:14:43.0241 3320:3324 [29] include/socket.h:579 CCOM WARN Timeout waiting for RX (waited 120 sec)",
+        "hang",
+        "earliest",
+    ),
+    ("EI0006: Getting socket times out. Reason: Remote Rank did not send the data in time.", "hang", "hccn_tool"),
+    (
+        "HCCL demo error: In function initDevice(): synDeviceAcquire(&handle, nullptr) failed with synapse error: 20",
+        "job-failed",
+        "hl-smi",
+    ),
+    (
+        "libfabric:4:17::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr: fi",
+        "job-failed",
+        "Invalid address",
+    ),
+    ("UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout.", "job-failed", "task:3"),
+    ("The actor is dead because its worker process has died.", "job-failed", "/tmp/ray"),
+    ("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "job-failed", "printed above"),
+    ("=   EXIT CODE: 9", "job-failed", "dmesg"),
+    ("=   EXIT CODE: 139", "job-failed", "segmentation"),
     # jbornschein/mpi4py-examples#11, ofiwg/libfabric#9286, NVIDIA/nccl#1518, urchade/GLiNER#165
     ("  Message:    connect() to 169.254.140.13:1026 failed", "job-failed", "169.254.140.13:1026"),
     ("MPICH suspects a hang due to completion queue exhaustion.", "job-failed", "FI_CXI_DEFAULT_CQ_SIZE"),
@@ -232,6 +255,8 @@ SAMPLES: Final = (
     ),
     ("Heartbeat monitor timed out", "watchdog got stuck for 9 seconds", "watchdog thread got stuck for 9 seconds"),
     ("Test timeout",),
+    ("CCOM WARN Timeout waiting for RX", "NCCL WARN Timeout waiting for incoming connection"),
+    ("Getting socket times out", "Notify register times out", "wait socket establish timeout"),
     (
         "mismatch in rank count",
         "Bootstrap Root : rank 1 of 8 ranks has already checked in",
@@ -246,6 +271,7 @@ SAMPLES: Final = (
         "Connect to 10.0.0.1<9> failed : Software caused connection abort",
     ),
     ("NET/OFI Couldn't open AV", "NET/OFI Unable to", "NET/OFI Failed", "NET/OFI UNDELIVERABLE", "NET/OFI error"),
+    ("efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA",),
     (
         OTHERS.format("SequenceNumber=0, ", "[4]", "SequenceNumber=0"),
         OTHERS.format("", "[]", ""),
@@ -294,6 +320,7 @@ SAMPLES: Final = (
         "HIP error: initialization error",
         "'CUDA-capable device(s) is/are busy or unavailable'",
     ),
+    ("synDeviceAcquire(&a, b) failed", "Device acquire failed"),
     ("undefined symbol: ncclCommRegister",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
     ("attempt to run as root",),
@@ -320,6 +347,8 @@ SAMPLES: Final = (
         "Exit code:    137",
         "Signal 9",
         "signal 9",
+        "EXIT CODE: 9",
+        "SIGNAL: 9",
         "Out of memory: Killed",
         "out of memory: Killed",
         "oom-kill",
@@ -353,6 +382,7 @@ SAMPLES: Final = (
         "Barrier timed out. Id: [Init]Wait_for_all::0. This",
         "DEADLINE_EXCEEDED: Deadline Exceeded",
     ),
+    ("Task /job:a/task:0 heartbeat timeout", "stopped sending heartbeats"),
     (
         "Failed to recv, got 0 bytes",
         "recvValue failed",
@@ -386,7 +416,7 @@ SAMPLES: Final = (
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
     ("ncclInvalidUsage", "invalid usage, NCCL version", "ncclInvalidArgument", "invalid argument, NCCL version"),
-    ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11"),
+    ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11", "EXIT CODE: 139"),
     (
         "unable to complete a TCP connection",
         "  Message:    connect() to 169.254.140.13:1026 failed",
@@ -424,6 +454,8 @@ SAMPLES: Final = (
         "due to a collective timeout",
         "Some NCCL operations have failed or timed out",
     ),
+    ("The actor died", "the actor is dead", "worker died or was killed while"),
+    ("BAD TERMINATION OF ONE OF YOUR",),
     ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""

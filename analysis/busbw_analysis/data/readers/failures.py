@@ -164,6 +164,22 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"(?:CCOM|NCCL) WARN Timeout waiting for (RX|incoming connection)",
+        _MEET,
+        "a rank waited in vain for another one ({})",
+        _NOT_STARTED + ", a host too busy to start all of its processes in time",
+        _EARLIEST,
+        waits=True,
+    ),
+    Failure(
+        r"Getting (socket) times out|(Notify) register times out|wait (socket establish) timeout",
+        "",
+        "HCCL waited in vain for another rank ({})",
+        "a rank that failed, is late or makes another call, an NPU whose network the others do not reach",
+        _EARLIEST + "; ping between NPUs (hccn_tool -i 0 -ping); HCCL_CONNECT_TIMEOUT for ranks that are only late",
+        waits=True,
+    ),
+    Failure(
         r"oot ?: (rank \d{1,7} of \d{1,7} ranks has already checked in)|(Invalid rank requested ?: \d{1,7}/\d{1,7}"
         r"|mismatch in rank count)",
         _MEET,
@@ -194,6 +210,13 @@ FAILURES: Final = (
         "the network plugin for libfabric (EFA, Slingshot) failed ({})",
         "a security group that does not let the hosts reach each other, other versions of driver or libfabric, a NIC",
         "run fi_info -p efa (or cxi) and fi_pingpong between the hosts",
+    ),
+    Failure(
+        r"\befa_\w{1,40}\(\):\d+<warn> err: \d+, message: (.{1,60}?)(?: My EFA| \(|\.|$)",
+        _CALL,
+        "EFA does not deliver a message ({})",
+        "the process or host at the other end ended or was started again, a security group, a fault of its NIC",
+        "look at the log of the host behind \"Peer host id\"; fi_pingpong -p efa tries the way to it",
     ),
     Failure(
         r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?OpType="
@@ -321,6 +344,14 @@ FAILURES: Final = (
         "compare nvidia-smi -L there with the ranks of each host",
     ),
     Failure(
+        r"(synDeviceAcquire)\(.{0,99}failed|(Device acquire failed)",
+        "",
+        "Gaudi's runtime does not give a rank its device ({})",
+        "a server or virtual machine that it does not know, other versions of driver and container, a device that "
+        "another process holds",
+        "compare hl-smi on the host and in the container, and the ranks with the devices there",
+    ),
+    Failure(
         r"undefined symbol: (nccl\w+)",
         "",
         "another NCCL is loaded than the program was built for ({})",
@@ -375,7 +406,7 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b"
+        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|EXIT CODE: +|SIGNAL: +|[Ss]ignal )(-?9|137)\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
         "",
         "a process was killed (signal 9)",
@@ -435,6 +466,14 @@ FAILURES: Final = (
         _NOT_STARTED,
         "look at the logs of the tasks that the next lines name; start all of them with the same coordinator_address",
         waits=True,
+    ),
+    Failure(
+        r"Task (\S{1,99}) heartbeat timeout|(stopped sending heartbeats)",
+        "",
+        "a task of JAX gives no sign of life ({})",
+        "it failed, was killed or preempted, or was busy for longer (compilation, memory)",
+        "look for an earlier error in the log of that task; heartbeat_timeout_seconds is for one that was only busy",
+        follows=True,
     ),
     Failure(
         r"(Failed to recv, got 0 bytes|recvValue failed|"
@@ -517,7 +556,8 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11",
+        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11"
+        r"|(?:EXIT CODE|SIGNAL): +(?:11|139)\b",
         "",
         "a process crashed (segmentation fault)",
         "libraries of other versions, a plugin of NCCL or UCX, a GPU without driver",
@@ -609,6 +649,22 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
+        r"[Tt]he actor (?:died|is dead)|worker died or was killed while",
+        "",
+        "a worker of Ray died",
+        "no memory left on its host, a crash or an exception of the program",
+        "read the end of that worker's log on its host (/tmp/ray/session_latest/logs), and dmesg there",
+        follows=True,
+    ),
+    Failure(
+        r"BAD TERMINATION OF ONE OF YOUR",
+        "",
+        "a process of MPI ended with an error",
+        "an exception or a crash of the program",
+        "read what that process printed above",
+        follows=True,
+    ),
+    Failure(
         r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
         "",
         "a rank of torchrun ended with an error",
@@ -632,7 +688,7 @@ _MAY_FAIL: Final = re.compile(
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
-    "|receive grad|finished reduction"
+    "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())

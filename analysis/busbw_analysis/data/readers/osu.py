@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import (
     MPI_BLOCKS,
@@ -64,6 +65,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of all benchmarks in the log."""
     test: dict[str, Any] = {}
     for line in draft.scan(lines):
+        if line.text.count("# OSU ") > 1:
+            why = "two outputs stand side by side: paste one below the other"
+            raise LogError(f"{draft.source}:{line.number}: {why}", code="ambiguous-heading")
         if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["tool_version"] = match[2] or draft.facts.get("tool_version")
