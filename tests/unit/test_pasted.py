@@ -218,9 +218,11 @@ def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path
         ("collective: nccl:all_reduce\nerror msg: Culprit rank 5; Error type: SIZE\n", "hang", "Culprit rank 5"),
         ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
         (  # ofiwg/libfabric#6480
-            "# OSU MPI Latency Test v5.6.2    [1,0]<stdout>:# OSU MPI Latency Test v5.6.2\n"
-            "# Size          Latency (us)    [1,0]<stdout>:# Size          Latency (us)\n"
-            "1048576                59.26    [1,0]<stdout>:1048576                71.11\n",
+            (
+                "# OSU MPI Latency Test v5.6.2    [1,0]<stdout>:# OSU MPI Latency Test v5.6.2\n"
+                "# Size          Latency (us)    [1,0]<stdout>:# Size          Latency (us)\n"
+                "1048576                59.26    [1,0]<stdout>:1048576                71.11\n"
+            ),
             "ambiguous-heading",
             "side by side",
         ),

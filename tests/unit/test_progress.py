@@ -145,10 +145,15 @@ EXAMPLES: Final = (
     ),
     # Lightning-AI/pytorch-lightning#14986
     (f"{NCCL}Bootstrap Root : rank 1 of 8 ranks has already checked in", "job-failed", "WORLD_SIZE"),
+    (  # snakemake/snakemake-executor-plugin-slurm#225
+        "srun: error: Task launch for StepId=125452.4 failed on node n1: Unable to layout tasks on given cpus",
+        "job-failed",
+        "n1: Unable to layout",
+    ),
     # aws-neuron/aws-neuron-sdk#713, hiyouga/LlamaFactory#5071, HabanaAI/hccl_demo#44, aws/aws-ofi-nccl#346,
     # jax-ml/jax#23599, OpenRLHF/OpenRLHF#265, cBio/cbio-cluster#256
     (
-        "2023-Aug-01 16:14:43.0241 3320:3324 [29] include/socket.h:579 CCOM WARN Timeout waiting for RX (waited 120 sec)",
+        "2023-Aug-01 16:14:43.0241 3:5 [29] include/socket.h:579 CCOM WARN Timeout waiting for RX (waited 120 sec)",
         "hang",
         "earliest",
     ),
@@ -164,7 +169,7 @@ EXAMPLES: Final = (
         "Invalid address",
     ),
     ("UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout.", "job-failed", "task:3"),
-    ("The actor is dead because its worker process has died.", "job-failed", "/tmp/ray"),
+    ("The actor is dead because its worker process has died.", "job-failed", "ray/session_latest"),
     ("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "job-failed", "printed above"),
     ("=   EXIT CODE: 9", "job-failed", "dmesg"),
     ("=   EXIT CODE: 139", "job-failed", "segmentation"),
@@ -177,7 +182,7 @@ EXAMPLES: Final = (
     # NVIDIA/open-gpu-kernel-modules#1150, rwth-i6/returnn#1486, ROCm/legacy-rocm-build#4021
     ("NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 1 caused by previous Xid 149", "job-failed", "149"),
     ("Unable to determine the device handle for GPU0000:03:00.0: Unknown Error", "job-failed", "GPU0000:03:00.0"),
-    ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "dcgmi"),
+    ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "amd-smi"),
     ("NVRM: Xid (PCI:0000:dc:00): 31, pid=18, name=python3", "job-failed", "compute-sanitizer"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
@@ -309,7 +314,12 @@ SAMPLES: Final = (
         "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
         "device handle for GPU 0000:03:00.0: GPU is lost",
         "returned NV_ERR_RESET_REQUIRED",
-        "HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",
+    ),
+    ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",),
+    (
+        "Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
+        "srun: error: task 0 launch failed: Plugin initialization failed",
+        "Unable to create step for job 2: Memory required by task is not available",
     ),
     (
         "invalid device ordinal",
@@ -416,7 +426,13 @@ SAMPLES: Final = (
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
     ("ncclInvalidUsage", "invalid usage, NCCL version", "ncclInvalidArgument", "invalid argument, NCCL version"),
-    ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11", "EXIT CODE: 139"),
+    (
+        "Signal: Segmentation fault",
+        "Caught error: Segmentation fault",
+        "exited on signal 11",
+        "exitcode: -11",
+        "EXIT CODE: 139",
+    ),
     (
         "unable to complete a TCP connection",
         "  Message:    connect() to 169.254.140.13:1026 failed",

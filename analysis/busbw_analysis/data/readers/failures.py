@@ -176,7 +176,9 @@ FAILURES: Final = (
         "",
         "HCCL waited in vain for another rank ({})",
         "a rank that failed, is late or makes another call, an NPU whose network the others do not reach",
-        _EARLIEST + "; ping between NPUs (hccn_tool -i 0 -ping); HCCL_CONNECT_TIMEOUT for ranks that are only late",
+        _EARLIEST
+        + "; try the way to it (hccn_tool -i 0 -ping -g address IP); HCCL_CONNECT_TIMEOUT is for ranks that are "
+        "only late",
         waits=True,
     ),
     Failure(
@@ -216,7 +218,7 @@ FAILURES: Final = (
         _CALL,
         "EFA does not deliver a message ({})",
         "the process or host at the other end ended or was started again, a security group, a fault of its NIC",
-        "look at the log of the host behind \"Peer host id\"; fi_pingpong -p efa tries the way to it",
+        'look at the log of the host behind "Peer host id"; fi_pingpong -p efa tries the way to it',
     ),
     Failure(
         r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?OpType="
@@ -326,12 +328,26 @@ FAILURES: Final = (
         # 13, 31 and 43 are errors of programs, 45 follows from another one, after 63, 64 and 92 the GPU goes on.
         r"(uncorrectable (?:ECC|NVLink) error|previous Xid \d{1,3}"
         r"|Xid \(PCI:[^)]{1,40}\): (?!(?:13|31|43|45|63|64|92)\b)\d{1,3}"
-        r"|fallen off the bus|NV_ERR_RESET_REQUIRED)|device handle for (GPU ?[\w:.]{1,30}?): (?:Unknown|GPU is lost)"
-        r"|HW Exception by GPU .{0,99}?(GPU Hang)",
+        r"|fallen off the bus|NV_ERR_RESET_REQUIRED)|device handle for (GPU ?[\w:.]{1,30}?): (?:Unknown|GPU is lost)",
         "",
         "a GPU or its link is broken ({})",
         "memory, NVLink or slot of that GPU",
         "drain the host, check the GPU (dmesg, nvidia-smi -q, dcgmi diag -r 3), and reset it",
+    ),
+    Failure(
+        r"HW Exception by GPU .{0,99}?(GPU Hang)",
+        "",
+        "a GPU hangs ({})",
+        "a kernel that does not end, memory or a link of that GPU",
+        "look at dmesg (amdgpu) and amd-smi of that host, and reset the GPU",
+    ),
+    Failure(
+        r"Task launch for .{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
+        r"|Unable to create step for job \d+: (.{1,99})",
+        "the launcher starts ranks",
+        "Slurm does not start the step ({})",
+        "options of srun that ask for other CPUs, memory or GPUs than the job has, a plugin that fails on that node",
+        "give srun the options of the job alone, and look at slurmd's log on that node",
     ),
     Failure(
         r"'?(invalid device ordinal|CUDA-capable device\(s\) is/are busy or unavailable"

@@ -188,12 +188,16 @@ _UNREAD: Final = (
     ),
     ("iperf3", rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec ", "busbw run --op tcp_stream measures the same"),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
-    ("gdsio", rb"Throughput: [\d.]+ GiB/sec,? Avg_Latency: ", "busbw run --op storage_read,storage_write measures like it"),
+    (
+        "gdsio",
+        rb"Throughput: [\d.]+ GiB/sec,? Avg_Latency: ",
+        "busbw run --op storage_read,storage_write measures the same, without GPUs",
+    ),
     ("mdtest", rb"(?m)^SUMMARY (?:rate|time)\b", "busbw has no operations on names of files"),
     (
         "IOR",
         rb"(?m)^Max (?:Write|Read): +[\d.]+ MiB/sec|^access +bw\(MiB/s\)",
-        "busbw run --op storage_read,storage_write measures like it",
+        "busbw run --op storage_read,storage_write measures the same",
     ),
     (
         "torch's profiler",
