@@ -176,6 +176,16 @@ def test_a_gpu_that_is_slow_in_both_directions_at_once_has_no_narrow_link(tmp_pa
     assert "LnkSta" not in named.claim
 
 
+def test_the_slowest_pair_of_a_matrix_of_latencies_has_a_time(tmp_path: Path) -> None:
+    """NVIDIA/cuda-samples#230."""
+    text = (
+        "P2P=Disabled Latency Matrix (us)\n   GPU     0      1      2\n     0   2.61  14.95  19.61\n"
+        "     1  11.09   2.10  19.16\n     2  13.34  16.44   2.06\n"
+    )
+    answer = answer_of(judged(written(tmp_path, "log", text)))
+    assert "0 → 2: 19.6 µs at 16 B" in str(answer)
+
+
 # --- apart ---------------------------------------------------------------------------------------------------------
 
 
