@@ -217,6 +217,15 @@ def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path
         ("Not all ranks joining collective 5 at entry 4\n  missing ranks: {1}\n", "hang", r"collective 5; missing .*1"),
         ("collective: nccl:all_reduce\nerror msg: Culprit rank 5; Error type: SIZE\n", "hang", "Culprit rank 5"),
         ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
+        (  # ofiwg/libfabric#6480
+            (
+                "# OSU MPI Latency Test v5.6.2    [1,0]<stdout>:# OSU MPI Latency Test v5.6.2\n"
+                "# Size          Latency (us)    [1,0]<stdout>:# Size          Latency (us)\n"
+                "1048576                59.26    [1,0]<stdout>:1048576                71.11\n"
+            ),
+            "ambiguous-heading",
+            "side by side",
+        ),
     ],
 )
 def test_a_paste_without_results_says_why(text: str, code: str, why: str, tmp_path: Path) -> None:
@@ -1036,3 +1045,10 @@ def test_a_server_whose_client_came_does_not_wait_for_it(tmp_path: Path) -> None
     with pytest.raises(LogError) as refused:
         read(tmp_path, text)
     assert refused.value.code == "truncated-row"
+
+
+def test_three_decimals_of_rates_say_the_ranks_of_short_calls(tmp_path: Path) -> None:
+    """NVIDIA/nvshmem#39."""
+    rows = "256 64 int sum 7.167418 0.036 0.063\n512 128 int sum 7.522909 0.068 0.119\n"
+    run = read(tmp_path, f"{NVSHMEM.rpartition('1048576')[0]}{rows}").run
+    assert {(case.op, case.ranks) for case in run.cases} == {("all_reduce", 8)}

@@ -145,6 +145,34 @@ EXAMPLES: Final = (
     ),
     # Lightning-AI/pytorch-lightning#14986
     (f"{NCCL}Bootstrap Root : rank 1 of 8 ranks has already checked in", "job-failed", "WORLD_SIZE"),
+    (  # snakemake/snakemake-executor-plugin-slurm#225
+        "srun: error: Task launch for StepId=125452.4 failed on node n1: Unable to layout tasks on given cpus",
+        "job-failed",
+        "n1: Unable to layout",
+    ),
+    # aws-neuron/aws-neuron-sdk#713, hiyouga/LlamaFactory#5071, HabanaAI/hccl_demo#44, aws/aws-ofi-nccl#346,
+    # jax-ml/jax#23599, OpenRLHF/OpenRLHF#265, cBio/cbio-cluster#256
+    (
+        "2023-Aug-01 16:14:43.0241 3:5 [29] include/socket.h:579 CCOM WARN Timeout waiting for RX (waited 120 sec)",
+        "hang",
+        "earliest",
+    ),
+    ("EI0006: Getting socket times out. Reason: Remote Rank did not send the data in time.", "hang", "hccn_tool"),
+    (
+        "HCCL demo error: In function initDevice(): synDeviceAcquire(&handle, nullptr) failed with synapse error: 20",
+        "job-failed",
+        "hl-smi",
+    ),
+    (
+        "libfabric:4:17::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr: fi",
+        "job-failed",
+        "Invalid address",
+    ),
+    ("UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout.", "job-failed", "task:3"),
+    ("The actor is dead because its worker process has died.", "job-failed", "ray/session_latest"),
+    ("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "job-failed", "printed above"),
+    ("=   EXIT CODE: 9", "job-failed", "dmesg"),
+    ("=   EXIT CODE: 139", "job-failed", "segmentation"),
     # jbornschein/mpi4py-examples#11, ofiwg/libfabric#9286, NVIDIA/nccl#1518, urchade/GLiNER#165
     ("  Message:    connect() to 169.254.140.13:1026 failed", "job-failed", "169.254.140.13:1026"),
     ("MPICH suspects a hang due to completion queue exhaustion.", "job-failed", "FI_CXI_DEFAULT_CQ_SIZE"),
@@ -154,7 +182,7 @@ EXAMPLES: Final = (
     # NVIDIA/open-gpu-kernel-modules#1150, rwth-i6/returnn#1486, ROCm/legacy-rocm-build#4021
     ("NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 1 caused by previous Xid 149", "job-failed", "149"),
     ("Unable to determine the device handle for GPU0000:03:00.0: Unknown Error", "job-failed", "GPU0000:03:00.0"),
-    ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "dcgmi"),
+    ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "amd-smi"),
     ("NVRM: Xid (PCI:0000:dc:00): 31, pid=18, name=python3", "job-failed", "compute-sanitizer"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
@@ -232,6 +260,8 @@ SAMPLES: Final = (
     ),
     ("Heartbeat monitor timed out", "watchdog got stuck for 9 seconds", "watchdog thread got stuck for 9 seconds"),
     ("Test timeout",),
+    ("CCOM WARN Timeout waiting for RX", "NCCL WARN Timeout waiting for incoming connection"),
+    ("Getting socket times out", "Notify register times out", "wait socket establish timeout"),
     (
         "mismatch in rank count",
         "Bootstrap Root : rank 1 of 8 ranks has already checked in",
@@ -246,6 +276,7 @@ SAMPLES: Final = (
         "Connect to 10.0.0.1<9> failed : Software caused connection abort",
     ),
     ("NET/OFI Couldn't open AV", "NET/OFI Unable to", "NET/OFI Failed", "NET/OFI UNDELIVERABLE", "NET/OFI error"),
+    ("efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA",),
     (
         OTHERS.format("SequenceNumber=0, ", "[4]", "SequenceNumber=0"),
         OTHERS.format("", "[]", ""),
@@ -283,7 +314,12 @@ SAMPLES: Final = (
         "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
         "device handle for GPU 0000:03:00.0: GPU is lost",
         "returned NV_ERR_RESET_REQUIRED",
-        "HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",
+    ),
+    ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",),
+    (
+        "Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
+        "srun: error: task 0 launch failed: Plugin initialization failed",
+        "Unable to create step for job 2: Memory required by task is not available",
     ),
     (
         "invalid device ordinal",
@@ -294,6 +330,7 @@ SAMPLES: Final = (
         "HIP error: initialization error",
         "'CUDA-capable device(s) is/are busy or unavailable'",
     ),
+    ("synDeviceAcquire(&a, b) failed", "Device acquire failed"),
     ("undefined symbol: ncclCommRegister",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
     ("attempt to run as root",),
@@ -320,6 +357,8 @@ SAMPLES: Final = (
         "Exit code:    137",
         "Signal 9",
         "signal 9",
+        "EXIT CODE: 9",
+        "SIGNAL: 9",
         "Out of memory: Killed",
         "out of memory: Killed",
         "oom-kill",
@@ -353,6 +392,7 @@ SAMPLES: Final = (
         "Barrier timed out. Id: [Init]Wait_for_all::0. This",
         "DEADLINE_EXCEEDED: Deadline Exceeded",
     ),
+    ("Task /job:a/task:0 heartbeat timeout", "stopped sending heartbeats"),
     (
         "Failed to recv, got 0 bytes",
         "recvValue failed",
@@ -386,7 +426,13 @@ SAMPLES: Final = (
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
     ("ncclInvalidUsage", "invalid usage, NCCL version", "ncclInvalidArgument", "invalid argument, NCCL version"),
-    ("Signal: Segmentation fault", "Caught error: Segmentation fault", "exited on signal 11", "exitcode: -11"),
+    (
+        "Signal: Segmentation fault",
+        "Caught error: Segmentation fault",
+        "exited on signal 11",
+        "exitcode: -11",
+        "EXIT CODE: 139",
+    ),
     (
         "unable to complete a TCP connection",
         "  Message:    connect() to 169.254.140.13:1026 failed",
@@ -424,6 +470,8 @@ SAMPLES: Final = (
         "due to a collective timeout",
         "Some NCCL operations have failed or timed out",
     ),
+    ("The actor died", "the actor is dead", "worker died or was killed while"),
+    ("BAD TERMINATION OF ONE OF YOUR",),
     ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""

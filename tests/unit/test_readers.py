@@ -154,6 +154,11 @@ def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) ->
     [
         "  write: IOPS=2931, BW=2932MiB/s (3074MB/s)(20.0GiB/6986msec)",
         "Intel(R) Memory Latency Checker - v3.11",
+        # NVIDIA/gds-nvidia-fs#30, hpc/ior#27 and #452
+        "Throughput: 2.308903 GiB/sec, Avg_Latency: 81215.056568 usecs",
+        "Max Write: 25154.87 MiB/sec (26376.80 MB/sec)",
+        "SUMMARY rate: (of 1 iterations)",
+        "      Name    Self CPU %   Self CPU   Self CUDA   Self CUDA %    CUDA total  CUDA time avg    # of Calls",
         "[tuning] Best combine: SMs 24, NVL chunk 2, RDMA chunk 20: 44.37 GB/s (RDMA), 145.16 GB/s (NVL)",
         " Transfer 00      |  33.520 GB/s |    2.002 ms |     67108864 bytes | G0 -> GPU00:004 -> G1",
         "Function    MBytes/sec  Min (sec)   Max         Average",

@@ -155,6 +155,37 @@ def test_a_gpu_whose_copies_to_the_host_are_slower_than_from_it_is_named(tmp_pat
     assert all("GPU 1" in finding.claim for finding in named)
 
 
+def test_directions_that_differ_on_all_gpus_name_no_link(tmp_path: Path) -> None:
+    """NVIDIA/nvbandwidth#24: by SM, 35 GB/s to all GPUs and 53 GB/s from them."""
+    back = h2d(53, 53, 53, 53).replace("host_to_device", "device_to_host").replace("CPU(row) ->", "CPU(row) <-")
+    (named,) = contrasts(judged(written(tmp_path, "log", h2d(35, 35, 35, 34) + back)))
+    assert named.code == "asymmetric"
+    assert named.claim.startswith("4 of 4 GPUs")
+
+
+def test_a_gpu_that_is_slow_in_both_directions_at_once_has_no_narrow_link(tmp_path: Path) -> None:
+    """NVIDIA/cuda-samples#357."""
+    text = (
+        "Host/Device Bandwidth Matrix (GB/s), memory=Pinned\n   Dir\\D       0      1      2      3\n"
+        "   D2H     56.83  57.12  57.14  55.49\n   H2D     56.17  56.21  56.21  56.12\n"
+        "   BiDir  101.26 101.38 101.40   7.25\n"
+    )
+    (named,) = contrasts(judged(written(tmp_path, "log", text)))
+    assert "GPU 3" in named.claim
+    assert "56.1 GB/s" in named.claim
+    assert "LnkSta" not in named.claim
+
+
+def test_the_slowest_pair_of_a_matrix_of_latencies_has_a_time(tmp_path: Path) -> None:
+    """NVIDIA/cuda-samples#230."""
+    text = (
+        "P2P=Disabled Latency Matrix (us)\n   GPU     0      1      2\n     0   2.61  14.95  19.61\n"
+        "     1  11.09   2.10  19.16\n     2  13.34  16.44   2.06\n"
+    )
+    answer = answer_of(judged(written(tmp_path, "log", text)))
+    assert "0 → 2: 19.6 µs at 16 B" in str(answer)
+
+
 # --- apart ---------------------------------------------------------------------------------------------------------
 
 

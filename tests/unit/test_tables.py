@@ -532,3 +532,21 @@ def test_a_single_setting_and_thousands_with_spaces(tmp_path: Path) -> None:
 def test_numbers_behind_names_with_units_in_brackets(tmp_path: Path) -> None:
     text = "all_reduce on 8 GPUs\nSize (MiB): 64, Time (ms): 1.5\nSize (MiB): 128, Time (ms): 2.5\n"
     assert told(text, tmp_path) == {(None, 8, 64 << 20): [1500.0], (None, 8, 128 << 20): [2500.0]}
+
+
+BLOCKS = """
+ All-Gather Benchmark (world_size=8, dtype=torch.bfloat16)
+   Size (KB) |     NCCL Time (ms) |  NVSHMEM Time (ms) |     NCCL BW (GB/s) |  NVSHMEM BW (GB/s)
+        4096 |             0.1792 |             0.3062 |             163.80 |              95.89
+        8192 |             0.3040 |             0.5914 |             193.18 |              99.29
+"""
+
+
+@pytest.mark.parametrize("unit", ["KB", "KiB"])
+def test_sizes_of_one_rank_are_those_of_all_where_rates_say_so(unit: str, tmp_path: Path) -> None:
+    """KuangjuX/NVSHMEM-Tutorial#23: 8 ranks × 8 MiB in 0.304 ms have the printed 193.18 GB/s."""
+    (tmp_path / "log").write_text(BLOCKS.replace("KB", unit), encoding="utf-8")
+    run = find(tmp_path, str(tmp_path / "log")).read(LogFacts()).stored.run
+    assert {case.size_bytes for case in run.cases} == {8 * 4096 << 10, 8 * 8192 << 10}
+    assert run.imported is not None
+    assert "size-per-rank" in {note.code for note in run.imported.notes}

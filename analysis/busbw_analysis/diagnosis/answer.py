@@ -489,10 +489,11 @@ def _slowest_pair(judgement: Judgement) -> str:
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[source, target])
     share = rate / float(matrix.rate.flat[matrix.middle])
-    slowest = (
-        f"slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
-        f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median pair"
-    )
+    shown, compared = format_rate(rate), f"{100 * share:.3g} % of the median pair"
+    if band_of(matrix.size_bytes) == "small":
+        shown, compared = format_time(float(matrix.time_ns[source, target])), f"{1 / share:.3g} × the median pair"
+    size = format_size(matrix.size_bytes)
+    slowest = f"slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {shown} at {size}, {compared}"
     if matrix.outliers:
         return slowest
     return f"{slowest}; {matrix.unknown}" if matrix.unknown else f"no pair of ranks is significantly slow; {slowest}"

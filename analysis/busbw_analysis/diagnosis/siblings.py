@@ -151,9 +151,20 @@ def _slow_parts(alike: Iterable[_Alike], facts: Facts, rows: Catalogue) -> Itera
             claim = (
                 f"{name} is slow: {key.op} at {format_size(part.point.size_bytes)}, {format_rate(part.rate)}, {share}"
             )
-            fits = _pcie(part.rate, usual, rows) if key.op in TO_THE_HOST else ""
+            fits = ""
+            if key.op in TO_THE_HOST:
+                alone = max(_rates_of(part, alike))
+                is_wide = part.rate < SLOW * alone
+                fits = f"; at best it has {format_rate(alone)}" if is_wide else _pcie(part.rate, usual, rows)
             code: Code = "slow-gpu" if of_gpu or key.device != "cpu" else "slow-nic"
             yield Contrast(code, name, ratio, f"{claim}{fits}", part.hosts)
+
+
+def _rates_of(part: _Part, alike: Iterable[_Alike]) -> Iterator[float]:
+    """The rates of all copies of a GPU from and to the host: none is faster than its link."""
+    for key, parts in alike:
+        if key.op in TO_THE_HOST:
+            yield from (other.rate for other in parts if other.point.ranks == part.point.ranks)
 
 
 def _gpu(part: _Part, facts: Facts, device: str) -> str:
@@ -287,6 +298,7 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
         (curve for curve in series if curve.key.op in {"host_to_device", "device_to_host"}),
         lambda curve: (curve.key.ranks, curve.key.settings, curve.key.mode, curve.points[-1].size_bytes),
     )
+    unequal: list[Contrast] = []
     for (ranks, *_), curves in ways.items():
         best = {}
         for curve in sorted(curves, key=lambda curve: -curve.points[-1].time_ns):
@@ -298,7 +310,13 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
         if ratio < SLOW:
             rates = [format_rate(best[op].algbw or 0.0) for op in (slow, fast)]
             text = f"GPU {ranks[0]}: {slow} has {rates[0]}, {fast} {rates[1]} ({ratio:.0%})"
-            yield Contrast("asymmetric", f"GPU {ranks[0]}", ratio, text)
+            unequal.append(Contrast("asymmetric", f"GPU {ranks[0]}", ratio, text))
+    if len(unequal) <= max(2, len(ways) / 2):
+        yield from unequal
+    else:
+        worst = min(unequal, key=lambda contrast: contrast.ratio)
+        claim = f"{len(unequal)} of {counted(len(ways), 'GPU')}: the directions differ; {worst.claim}"
+        yield replace(worst, name="most GPUs", claim=claim)
 
 
 def _slow_peers(matrices: Sequence[PairMatrix]) -> Iterator[Contrast]:

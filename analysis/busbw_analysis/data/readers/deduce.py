@@ -41,7 +41,8 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
     best = max(rated, key=lambda row: row.busbw or 0.0)
     algbw, busbw = best.algbw or 1.0, best.busbw or 1.0
     ratio = busbw / algbw
-    half_a_digit = _HALF_A_DIGIT if _is_of_nccl_tests(best) else _half_a_digit(rated)
+    half_a_digit = _half_a_digit(rated)
+    half_a_digit = min(half_a_digit, _HALF_A_DIGIT) if _is_of_nccl_tests(best) else half_a_digit
     error = ratio * (half_a_digit / busbw + half_a_digit / algbw)
     others = [(row.busbw or 1.0, row.algbw or 1.0) for row in rated]
     blocks = _blocks(best)
@@ -82,9 +83,11 @@ def _is_of_nccl_tests(row: Aggregate) -> bool:
 
 
 def _half_a_digit(rows: Sequence[Aggregate]) -> float:
-    """Half a unit of the last digit of rates, B/s: all have as many decimals in GB/s as any of them, at most two."""
-    rates = [round(rate / 1e9, 2) for row in rows for rate in (row.algbw or 0.0, row.busbw or 0.0)]
-    decimals = next((count for count in (0, 1) if all(rate == round(rate, count) for rate in rates)), 2)
+    """Half a unit of the last digit of rates, B/s: all have as many decimals in GB/s as any of them, at most
+    three.
+    """
+    rates = [round(rate / 1e9, 3) for row in rows for rate in (row.algbw or 0.0, row.busbw or 0.0)]
+    decimals = next((count for count in (0, 1, 2) if all(rate == round(rate, count) for rate in rates)), 3)
     return _HALF_A_DIGIT * 10.0 ** (2 - decimals)
 
 

@@ -164,6 +164,24 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"(?:CCOM|NCCL) WARN Timeout waiting for (RX|incoming connection)",
+        _MEET,
+        "a rank waited in vain for another one ({})",
+        _NOT_STARTED + ", a host too busy to start all of its processes in time",
+        _EARLIEST,
+        waits=True,
+    ),
+    Failure(
+        r"Getting (socket) times out|(Notify) register times out|wait (socket establish) timeout",
+        "",
+        "HCCL waited in vain for another rank ({})",
+        "a rank that failed, is late or makes another call, an NPU whose network the others do not reach",
+        _EARLIEST
+        + "; try the way to it (hccn_tool -i 0 -ping -g address IP); HCCL_CONNECT_TIMEOUT is for ranks that are "
+        "only late",
+        waits=True,
+    ),
+    Failure(
         r"oot ?: (rank \d{1,7} of \d{1,7} ranks has already checked in)|(Invalid rank requested ?: \d{1,7}/\d{1,7}"
         r"|mismatch in rank count)",
         _MEET,
@@ -194,6 +212,13 @@ FAILURES: Final = (
         "the network plugin for libfabric (EFA, Slingshot) failed ({})",
         "a security group that does not let the hosts reach each other, other versions of driver or libfabric, a NIC",
         "run fi_info -p efa (or cxi) and fi_pingpong between the hosts",
+    ),
+    Failure(
+        r"\befa_\w{1,40}\(\):\d+<warn> err: \d+, message: (.{1,60}?)(?: My EFA| \(|\.|$)",
+        _CALL,
+        "EFA does not deliver a message ({})",
+        "the process or host at the other end ended or was started again, a security group, a fault of its NIC",
+        'look at the log of the host behind "Peer host id"; fi_pingpong -p efa tries the way to it',
     ),
     Failure(
         r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?OpType="
@@ -303,12 +328,26 @@ FAILURES: Final = (
         # 13, 31 and 43 are errors of programs, 45 follows from another one, after 63, 64 and 92 the GPU goes on.
         r"(uncorrectable (?:ECC|NVLink) error|previous Xid \d{1,3}"
         r"|Xid \(PCI:[^)]{1,40}\): (?!(?:13|31|43|45|63|64|92)\b)\d{1,3}"
-        r"|fallen off the bus|NV_ERR_RESET_REQUIRED)|device handle for (GPU ?[\w:.]{1,30}?): (?:Unknown|GPU is lost)"
-        r"|HW Exception by GPU .{0,99}?(GPU Hang)",
+        r"|fallen off the bus|NV_ERR_RESET_REQUIRED)|device handle for (GPU ?[\w:.]{1,30}?): (?:Unknown|GPU is lost)",
         "",
         "a GPU or its link is broken ({})",
         "memory, NVLink or slot of that GPU",
         "drain the host, check the GPU (dmesg, nvidia-smi -q, dcgmi diag -r 3), and reset it",
+    ),
+    Failure(
+        r"HW Exception by GPU .{0,99}?(GPU Hang)",
+        "",
+        "a GPU hangs ({})",
+        "a kernel that does not end, memory or a link of that GPU",
+        "look at dmesg (amdgpu) and amd-smi of that host, and reset the GPU",
+    ),
+    Failure(
+        r"Task launch for .{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
+        r"|Unable to create step for job \d+: (.{1,99})",
+        "the launcher starts ranks",
+        "Slurm does not start the step ({})",
+        "options of srun that ask for other CPUs, memory or GPUs than the job has, a plugin that fails on that node",
+        "give srun the options of the job alone, and look at slurmd's log on that node",
     ),
     Failure(
         r"'?(invalid device ordinal|CUDA-capable device\(s\) is/are busy or unavailable"
@@ -319,6 +358,14 @@ FAILURES: Final = (
         "more ranks than GPUs, CUDA_VISIBLE_DEVICES, a container without GPUs (--gpus all), a process that was forked, "
         "a GPU that another process holds alone",
         "compare nvidia-smi -L there with the ranks of each host",
+    ),
+    Failure(
+        r"(synDeviceAcquire)\(.{0,99}failed|(Device acquire failed)",
+        "",
+        "Gaudi's runtime does not give a rank its device ({})",
+        "a server or virtual machine that it does not know, other versions of driver and container, a device that "
+        "another process holds",
+        "compare hl-smi on the host and in the container, and the ranks with the devices there",
     ),
     Failure(
         r"undefined symbol: (nccl\w+)",
@@ -375,7 +422,7 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b"
+        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|EXIT CODE: +|SIGNAL: +|[Ss]ignal )(-?9|137)\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
         "",
         "a process was killed (signal 9)",
@@ -435,6 +482,14 @@ FAILURES: Final = (
         _NOT_STARTED,
         "look at the logs of the tasks that the next lines name; start all of them with the same coordinator_address",
         waits=True,
+    ),
+    Failure(
+        r"Task (\S{1,99}) heartbeat timeout|(stopped sending heartbeats)",
+        "",
+        "a task of JAX gives no sign of life ({})",
+        "it failed, was killed or preempted, or was busy for longer (compilation, memory)",
+        "look for an earlier error in the log of that task; heartbeat_timeout_seconds is for one that was only busy",
+        follows=True,
     ),
     Failure(
         r"(Failed to recv, got 0 bytes|recvValue failed|"
@@ -517,7 +572,8 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11",
+        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11"
+        r"|(?:EXIT CODE|SIGNAL): +(?:11|139)\b",
         "",
         "a process crashed (segmentation fault)",
         "libraries of other versions, a plugin of NCCL or UCX, a GPU without driver",
@@ -609,6 +665,22 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
+        r"[Tt]he actor (?:died|is dead)|worker died or was killed while",
+        "",
+        "a worker of Ray died",
+        "no memory left on its host, a crash or an exception of the program",
+        "read the end of that worker's log on its host (/tmp/ray/session_latest/logs), and dmesg there",
+        follows=True,
+    ),
+    Failure(
+        r"BAD TERMINATION OF ONE OF YOUR",
+        "",
+        "a process of MPI ended with an error",
+        "an exception or a crash of the program",
+        "read what that process printed above",
+        follows=True,
+    ),
+    Failure(
         r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
         "",
         "a rank of torchrun ended with an error",
@@ -632,7 +704,7 @@ _MAY_FAIL: Final = re.compile(
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
-    "|receive grad|finished reduction"
+    "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())

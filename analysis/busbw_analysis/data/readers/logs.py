@@ -201,6 +201,22 @@ _UNREAD: Final = (
         "run it without -o, -O and -k, or write a table of op, ranks, size and time_us",
     ),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
+    (
+        "gdsio",
+        rb"Throughput: [\d.]+ GiB/sec,? Avg_Latency: ",
+        "busbw run --op storage_read,storage_write measures the same, without GPUs",
+    ),
+    ("mdtest", rb"(?m)^SUMMARY (?:rate|time)\b", "busbw has no operations on names of files"),
+    (
+        "IOR",
+        rb"(?m)^Max (?:Write|Read): +[\d.]+ MiB/sec|^access +bw\(MiB/s\)",
+        "busbw run --op storage_read,storage_write measures the same",
+    ),
+    (
+        "torch's profiler",
+        rb"Self CUDA +Self CUDA %|CUDA time avg +# of Calls",
+        "its times are sums over calls of any size; write a table with the headings op, ranks, size and time_us",
+    ),
     ("Intel MLC", rb"Intel\(R\) Memory Latency Checker", "busbw run --op memory_read measures the same"),
     ("CollectiveX (experts)", rb'"record_type"\s*:\s*"case-attempt"', "busbw has no dispatch and combine of tokens"),
     (

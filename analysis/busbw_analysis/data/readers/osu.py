@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import (
     MPI_BLOCKS,
@@ -65,6 +66,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     test: dict[str, Any] = {}
     for line in draft.scan(lines):
         if (match := _TITLE.match(line.text)) is not None:
+            _refuse_two(draft, line)
             draft.begin(line.number)
             draft.facts["tool_version"] = match[2] or draft.facts.get("tool_version")
             test = _benchmark(match[1])
@@ -84,6 +86,12 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             _add(draft, line.number, test, cells)
         else:
             _around(draft, line.text)
+
+
+def _refuse_two(draft: Draft, line: Line) -> None:
+    if line.text.count("# OSU ") > 1:
+        why = "two outputs stand side by side: paste one below the other"
+        raise LogError(f"{draft.source}:{line.number}: {why}", code="ambiguous-heading")
 
 
 def _cells(draft: Draft, line: Line) -> dict[str, str] | None:

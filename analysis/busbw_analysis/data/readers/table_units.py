@@ -43,6 +43,7 @@ class Units:
     """The units of a table: the meaning of each, which is a place in its ``factors``.
 
     factor: busbw over algbw; None: unknown
+    blocks: how many ranks a size may be the block of, where a bandwidth says it; 1: it is none
     notes: code and text of what is ambiguous
     size_is_known: whether the sizes, if there are any, have one meaning; without it no number of the table has one
     """
@@ -54,9 +55,10 @@ class Units:
         at: Mapping[str, int],
         factor: float | None,
         *,
+        blocks: int = 1,
         usual: bool,
     ) -> None:
-        self._columns, self._usual = columns, usual
+        self._columns, self._usual, self._blocks = columns, usual, 1
         self._size = next((place for place, entry in enumerate(columns) if entry.name == "size"), -1)
         self._notes: dict[str, str] = {}
         self._like_algbw = columns[at["algbw"]].factors if "algbw" in at else None
@@ -64,6 +66,11 @@ class Units:
         if self._size < 0:
             return
         known = self._agreeing(rows, at, factor)
+        if not known and blocks > 1 and "bandwidth" in at:
+            known = self._agreeing(rows, at, factor, blocks)
+            if known:
+                self._blocks = blocks
+                self._notes["rates fit sizes that are one rank's share: they are multiplied by ranks"] = "size-per-rank"
         of_size, of_rate = ({pair[which] for pair in known} for which in (0, 1))
         size_meaning = self._only(of_size, [self._amount(self._size, row) for row in rows])
         self._size_meaning, self._rate_meaning = size_meaning or 0, of_rate.pop() if len(of_rate) == 1 else None
@@ -86,7 +93,7 @@ class Units:
     def sized(self, cells: Sequence[str]) -> str | None:
         """The size of a row in bytes; None without a column of sizes, or if its cell has no number of a known unit."""
         size = None if self._size < 0 else self._amount(self._size, cells)
-        return None if size is None else str(round(size.by(self._size_meaning)))
+        return None if size is None else str(round(size.by(self._size_meaning)) * self._blocks)
 
     def rate_or_time(self, at: int, cell: str) -> float | None:
         """The number of a cell in base units; None if it has none, or, which is noted, no known unit."""
@@ -126,7 +133,7 @@ class Units:
         )
 
     def _agreeing(
-        self, rows: Sequence[Sequence[str]], at: Mapping[str, int], factor: float | None
+        self, rows: Sequence[Sequence[str]], at: Mapping[str, int], factor: float | None, blocks: int = 1
     ) -> list[tuple[int, int]]:
         """The meanings of size and a rate with which algbw is size over time; all of them where nothing says so."""
         everything = list(product((0, 1), (0, 1)))
@@ -146,7 +153,7 @@ class Units:
             for of_size, of_rate in everything
             if any(
                 all(
-                    abs(over_algbw * size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
+                    abs(blocks * over_algbw * size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
                     for size, time, algbw, error in sure
                 )
                 for over_algbw in rates[rate]

@@ -18,7 +18,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, factors, size_of, variant
 from busbw_analysis.data.readers.json_text import real, text
-from busbw_analysis.data.readers.lines import op_named, verdict, whole
+from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named, verdict, whole
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
@@ -70,6 +70,8 @@ _RATIO: Final = 0.02
 _DIGIT: Final = 0.01e9
 """Error allowed of the largest busbw over algbw of a table: relative, and that of algbw in B/s."""
 _MOST_ABOVE: Final = 50
+_FEWEST_BLOCKS: Final = 2
+"""Ranks above which the rate of a size that is one block differs from that of all of them."""
 _OP: Final = re.compile(
     r"(?i)(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
     r"|(?:reduce|gather|scatter)(?=_perf))(?![a-z])"
@@ -129,7 +131,10 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
         else:
             above = [*above[1 - _MOST_ABOVE :], plain]
     if table is None:
-        raise LogError(f"{draft.source}: no line has headings for a size and for a time or a rate (docs/logs.md)")
+        raise LogError(
+            f"{draft.source}: no line has headings for a size and for a time or a rate (docs/logs.md); write a table "
+            "with the headings op, ranks, size and time_us"
+        )
     table.end()
 
 
@@ -355,8 +360,9 @@ class Table:
             return
         if any(sign.search(group.variant or "") for group in groups for sign in (_NODES, _OTHER_RANKS)):
             self.facts = {name: value for name, value in self.facts.items() if name != "ranks"}
-        factor = self._factor()
-        units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, factor, usual=self.rccl)
+        factors, blocks = self._factors()
+        rows = [cells for _, cells in self.rows]
+        units = Units(self.columns, rows, groups[0].at, factors, blocks=blocks, usual=self.rccl)
         self._check_facts(groups[0], units)
         self.keys = [] if self.rccl or _OF_BUSBW.issubset(self.header) else self._keys()
         for number, cells in self.rows if units.size_is_known else ():
@@ -412,19 +418,23 @@ class Table:
                 keys.append(at)
         return sorted(keys)
 
-    def _factor(self) -> float | None:
-        """busbw over algbw by the only operation of the rows and the ranks above the table; None: unknown."""
+    def _factors(self) -> tuple[float | None, int]:
+        """busbw over algbw by the only operation of the rows and the ranks above the table (None: unknown), and how
+        many blocks of a rank its size may be instead.
+        """
         at = {entry.name: place for place, entry in enumerate(self.columns)}
         if not at.keys().isdisjoint({"ranks", "gpus"}):
-            return None
+            return None, 1
         above = self.facts.get("tool_op") or ""
         ops = {op_named(cells[at["op"]] or above if "op" in at else above) for _, cells in self.rows}
         op, ranks = ops.pop() if len(ops) == 1 else None, self.facts.get("ranks")
-        return None if op is None or ranks is None else bus_factor(op, ranks)
+        if op is None or ranks is None:
+            return None, 1
+        return bus_factor(op, ranks), ranks if op in NCCL_BLOCKS and ranks > _FEWEST_BLOCKS else 1
 
     def _check_facts(self, group: _Group, units: Units) -> None:
         """Forget what the lines above the table state if busbw over algbw says something else."""
-        factor = self._factor()
+        factor, _ = self._factors()
         if factor is None or not {"algbw", "busbw"} <= group.at.keys():
             return
         rates = (
