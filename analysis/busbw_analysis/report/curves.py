@@ -524,7 +524,7 @@ _MEANINGS: Final[dict[str, str]] = {
     "slower": _LIMITS,
     "faster": f"faster: all of the interval is below 1/{MODEL_TOLERANCE:g} of the model's time",
     "undecided": "undecided: the interval contains a limit, so more launches would decide",
-    "cannot tell": "cannot tell: model or peak were disturbed, scatter by a factor of 2, or contradict the results",
+    "cannot tell": "cannot tell: model or peak were disturbed, scatter by a factor of 2, are contradicted or exceeded",
 }
 """What the words of verdicts mean, as rules of thumb."""
 _SYMBOLS: Final[dict[Status, str]] = {
