@@ -123,6 +123,17 @@ def test_a_json_document_with_an_error_is_a_failed_job() -> None:
     assert refused.value.code == "job-failed"
 
 
+@pytest.mark.parametrize("omitted", [" (omitted)", "\n(omitted)", " (omit\nted)", " (\nomitted)"])
+def test_an_interval_before_the_test_counts_is_none_of_it_where_a_terminal_breaks_it(omitted: str) -> None:
+    (row,) = iperf(line(0, "2.00") + omitted, line(0, "8.00"), line(1, "8.00"))
+    assert (row.rate, len(row.samples_seconds)) == (8 * GBIT, 2)
+
+
+def test_several_intervals_in_a_line_are_none() -> None:
+    with pytest.raises(LogError):
+        iperf(f"{line(0, '8.00')} {line(1, '9.00')}")
+
+
 @pytest.mark.parametrize("before", ["", "pod/iperf-1 | ", "2026-01-01T10:00:00Z "])
 def test_the_number_of_a_stream_is_no_prefix(before: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
@@ -165,6 +176,18 @@ def test_a_connection_for_each_transaction_is_no_ping_pong() -> None:
     title = "TCP Connect/Request/Response TEST from 0.0.0.0 port 0 AF_INET to node1 () port 0 AF_INET\n"
     row = "16384  87380  1        1       10.00    14118.53\n"
     assert [row.op for row in log_of("netperf", [title, SOCKETS, row]).rows] == [None]
+
+
+def test_a_row_of_netperf_has_as_many_cells_as_columns() -> None:
+    head = "bytes  bytes   bytes    secs.    10^6bits/sec\n"
+    rows = ["131072  16384  16384    10.01    9400.00\n", "9\t131072  16384  16384    10.01    9400.00\n"]
+    (row,) = log_of("netperf", ["TCP_RR\n", head, *rows]).rows
+    assert (row.tool_op, row.tool_size_bytes, row.rate) == ("TCP_STREAM", 16384, 9.4e9 / 8)
+
+
+def test_a_decimal_comma_of_qperf_is_none_of_thousands() -> None:
+    rows = ["tcp_bw:\n", "    bw  =  1,25 GB/sec\n", "    bw  =  1.25 GB/sec\n"]
+    assert [row.rate for row in log_of("qperf", rows).rows] == [1.25e9]
 
 
 def test_a_sweep_of_qperf_without_sizes_has_none() -> None:

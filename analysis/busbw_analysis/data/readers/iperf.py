@@ -23,8 +23,10 @@ JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"s
 _ROW: Final = re.compile(
     r"(?:\[ *\*?(SUM|\d+)\](?:\[([RT]X)-[CS]\])? +)?(\d+\.\d+)- *(\d+\.\d+) +sec +([\d.]+) +([KMGT]?)Bytes"
     r" +([\d.]+) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d+)(?=\s|$))?"
-    r"(?:.*?(\d+) */ *(\d+) +\()?(?:.*?\b(sender|receiver)\b)?"
+    r"(?:.*?(\d+) */ *(\d+) +\()?(?:.*?\b(sender|receiver)\b)?(?P<rest>.*)"
 )
+_OMITTED: Final = re.compile(r"\((?:o|$)")
+"""Behind an interval before the test counts, perhaps broken off by a terminal."""
 _BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
 _ENDS: Final = re.compile(r"\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)")
 _COMMAND: Final = re.compile(r"\biperf3?(?:\.exe)?\s+(?=.*-\w)(.*)")
@@ -96,9 +98,11 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tests of the log."""
     test, seen = _Test(), _Seen()
     for line in draft.scan(lines):
-        match = _ROW.search(line.text)
+        match = _ROW.search(line.text) if line.text.count(" sec ") == 1 else None
         begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
-        row = None if match is None or "(omitted)" in line.text else _row(line, match)
+        row = None if match is None or _OMITTED.search(match["rest"]) is not None else _row(line, match)
+        if match is None and line.text == "(omitted)" and test.rows:
+            test.rows.pop()
         if row is not None and any(row[1:6] == other[1:6] for other in test.rows):
             _add(draft, test, seen)
             test = replace(test, line=line.number, rows=[])
@@ -141,7 +145,7 @@ def _options(test: _Test, command: str, options: str) -> None:
 
 def _row(line: Line, match: re.Match[str]) -> _Row | None:
     """The row of a line; None if a number of it is none."""
-    stream, role, *_, unit, _, prefix, kind, sent, lost, total, side = match.groups()
+    stream, role, *_, unit, _, prefix, kind, sent, lost, total, side, _ = match.groups()
     start, end, moved, rate = (number(match[at]) for at in (3, 4, 5, 7))
     if start is None or end is None or moved is None or rate is None:
         return None

@@ -115,7 +115,7 @@ def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
 QPERF: Final = re.compile(rb"(?m)\b[a-z_]{2,20}_(?:bw|lat):\s*\n[^\w\n]*(?:(?:send_|recv_)?bw|latency) += +\d")
 _QPERF: Final = re.compile(r"\bqperf\s+(\S.*_(?:bw|lat)\b.*)")
 _QPERF_TEST: Final = re.compile(r"(?:^|\s)([a-z]{2,4}(?:_[a-z]+)*_(?:bw|lat|mr)):$")
-_QPERF_VALUE: Final = re.compile(r"(bw|recv_bw|latency|msg_size) += +([\d.,]+) ([\w/]+)(?: \(([\d,]+)\))?")
+_QPERF_VALUE: Final = re.compile(r"(bw|recv_bw|latency|msg_size) += +([\d.]+) ([\w/]+)(?: \(([\d,]+)\))?")
 _QPERF_SIZE: Final = re.compile(r"(?:-m |--msg_size |-oo msg_size:)(\d+)(K|KiB|kib)?(?=\s|$)")
 _QPERF_64K: Final = re.compile(r"(?:tcp|[ru]c(?:_rdma_\w+)?)_(?:bw|lat)")
 """Tests whose default is 64 KiB for bandwidths, and 1 B for latencies."""
@@ -135,7 +135,7 @@ def read_qperf(draft: Draft, lines: Iterable[str]) -> None:
             result = None
         elif match is not None and match[1] != "msg_size":
             _add_qperf(draft, *result or (), size=given)
-            result = line.number, test, number(match[2].replace(",", "")), match[3]
+            result = line.number, test, number(match[2]), match[3]
         elif (named := _QPERF_TEST.search(line.text)) is not None:
             _add_qperf(draft, *result or (), size=given)
             result, test = None, named[1]
@@ -168,15 +168,14 @@ def _add_qperf(
 
 # --- netperf ---------------------------------------------------------------------------------------------------------
 
-_UNIT: Final = r"[Bb]ytes +(?:[Bb]ytes +){0,3}secs\.? +(?:# +# +)?(?:10\^(\d+)bits/s|([KMG]?)[Bb]ytes/s|per sec)"
+_UNIT: Final = r"[Bb]ytes +(?:[Bb]ytes +){1,3}secs\.? +(?:# +# +)?(?:10\^(\d+)bits/s|([KMG]?)[Bb]ytes/s|per sec).*"
 NETPERF: Final = re.compile(_UNIT.encode())
 _NETPERF_UNIT: Final = re.compile(_UNIT)
 _TITLE: Final = re.compile(r"\b(TCP|UDP|SCTP) (STREAM|MAERTS|SENDFILE|REQUEST/RESPONSE|[Cc]onnect\S+) TEST from ")
 _NAME: Final = re.compile(r"\b(?:TCP|UDP|SCTP)_(?:STREAM|MAERTS|SENDFILE|RR|CRR)\b")
 _KINDS: Final = {"REQUEST/RESPONSE": "RR", "CONNECT/REQUEST/RESPONSE": "CRR"}
 _NUMBERS: Final = re.compile(r"\d[\d.]*(?:\s+-?\d[\d.]*)+")
-_RATE: Final = 5
-"""The place of a rate of transactions, behind the sizes of sockets, request and response, and the time."""
+_COLUMN: Final = re.compile(r"per sec|% [SU]\b|\S+")
 
 
 def read_netperf(draft: Draft, lines: Iterable[str]) -> None:
@@ -201,23 +200,23 @@ def read_netperf(draft: Draft, lines: Iterable[str]) -> None:
 def _add_netperf(
     draft: Draft, line: int, name: str, unit: re.Match[str], cells: list[float], above: list[float]
 ) -> None:
-    """Add a row; of datagrams, what arrived by the second line, of those whose size is in the first."""
+    """Add a row with as many cells as there are columns; of datagrams, what arrived by the second line, which has two
+    less, of those whose size is in the first. Requests and responses of one size are a ping-pong, unless each has a
+    connection of its own.
+    """
     power = 10.0 ** int(unit[1]) / 8 if unit[1] else 1024.0 ** _PREFIXES.index((unit[2] or " ").lower())
-    if "per sec" in unit[0]:
-        _add_transactions(draft, line, name, cells)
-    elif "#" in unit[0] and len(cells) < _RATE <= len(above):
-        _add(draft, line, name or "UDP_STREAM", whole(above[1]), rate=cells[-1] * power or None)
-    elif "#" not in unit[0] and len(cells) >= _RATE:
-        _add(draft, line, name or "TCP_STREAM", whole(cells[2]), rate=cells[4] * power or None)
-
-
-def _add_transactions(draft: Draft, line: int, name: str, cells: list[float]) -> None:
-    """Add a row of requests and responses of one size. With a connection for each they are no ping-pong."""
-    if len(cells) <= _RATE:  # the sockets of the other side
-        return
-    if not name or cells[2] != cells[3] or not cells[_RATE]:
+    columns = len(_COLUMN.findall(unit[0]))
+    is_row, is_transaction = len(cells) == columns, "per sec" in unit[0]
+    name = name if name.endswith("RR") == is_transaction else ""
+    if is_row and is_transaction and name and cells[2] == cells[3] and cells[5]:
+        op = {} if name.endswith("_RR") else {"op": None}
+        _add(draft, line, name, whole(cells[2]), trips=2, time_seconds=0.5 / cells[5], **op)
+    elif is_row and is_transaction:
         why = "requests and responses differ in size" if name else "paste the line above that names the test, too"
         draft.note("waived", line, f"a row of transactions is ignored: {why}")
-        return
-    op = {} if name.endswith("_RR") else {"op": None}
-    _add(draft, line, name, whole(cells[2]), trips=2, time_seconds=0.5 / cells[_RATE], **op)
+    elif "#" in unit[0] and len(cells) == columns - 2 and len(above) == columns:
+        _add(draft, line, name or "UDP_STREAM", whole(above[1]), rate=cells[-1] * power or None)
+    elif is_row and "#" not in unit[0]:
+        _add(draft, line, name or "TCP_STREAM", whole(cells[2]), rate=cells[4] * power or None)
+    elif not is_transaction and "#" not in unit[0]:
+        draft.note("truncated-row", line, f"a row without {columns} numbers is ignored: paste all of its words")
