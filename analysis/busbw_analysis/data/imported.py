@@ -355,6 +355,8 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
         names = [candidate.op for candidate in candidates]
         fitting = f"; its columns fit {' and '.join(names)}" if names else ""
         options = " or ".join(f"--op {name}" for name in names or ["OP"])
+        known = rows[0].ranks or said.ranks or any(candidate.ranks for candidate in candidates)
+        options += "" if known else ", and give the number of ranks with --ranks"
         raise LogError(f"the log names no operation{fitting}; name it with {options}", code="no-op", log=where)
     if fit is None or fit.ranks is None:
         lacks = "the log does not contain the number of ranks; give it with --ranks"
