@@ -217,6 +217,7 @@ def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path
         ("Not all ranks joining collective 5 at entry 4\n  missing ranks: {1}\n", "hang", r"collective 5; missing .*1"),
         ("collective: nccl:all_reduce\nerror msg: Culprit rank 5; Error type: SIZE\n", "hang", "Culprit rank 5"),
         ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
+        (f"{HEADER}1024 4 float none -1 3343.1 0.00 0.00 0 560.6 0.00 0.00 N/A\n", "no-op", "--ranks"),  # msccl#48
         (  # ofiwg/libfabric#6480
             (
                 "# OSU MPI Latency Test v5.6.2    [1,0]<stdout>:# OSU MPI Latency Test v5.6.2\n"

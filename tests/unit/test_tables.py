@@ -550,3 +550,13 @@ def test_sizes_of_one_rank_are_those_of_all_where_rates_say_so(unit: str, tmp_pa
     assert {case.size_bytes for case in run.cases} == {8 * 4096 << 10, 8 * 8192 << 10}
     assert run.imported is not None
     assert "size-per-rank" in {note.code for note in run.imported.notes}
+
+
+@pytest.mark.parametrize(("rate", "differs"), [(10.49, False), (18.35, False), (20.97, True)])
+def test_a_bandwidth_that_size_and_time_do_not_give_is_named(rate: float, differs: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """1 MiB in 100 µs over 8 ranks: an algbw of 10.49 GB/s and a busbw of 18.35 GB/s."""
+    table = markdown("size (B) | time (us) | bandwidth (GB/s)", f"1048576 | 100 | {rate}", above="all_reduce, 8 GPUs")
+    (tmp_path / "log").write_text(table, encoding="utf-8")
+    run = find(tmp_path, str(tmp_path / "log")).read(LogFacts()).stored.run
+    assert run.imported is not None
+    assert ("rate-differs" in {note.code for note in run.imported.notes}) == differs

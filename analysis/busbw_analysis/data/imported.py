@@ -357,7 +357,7 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, facts: LogFac
     has_size = facts.size is not None or table.copy_bytes is not None or rows[0].tool_size_bytes is not None
     lacking = {
         "operation": fit is None and op is None,
-        "number of ranks": rows[0].ranks is None and not any(candidate.ranks for candidate in candidates),
+        "number of ranks": not (rows[0].ranks or said.ranks or any(candidate.ranks for candidate in candidates)),
         "size": not has_size and (op is None or OPS[op].sized),
     }
     if fit is None or fit.ranks is None:

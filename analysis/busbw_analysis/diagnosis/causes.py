@@ -360,8 +360,8 @@ CONTRASTS: Final = {
     "collapse": "run these sizes again with NCCL_DEBUG=INFO and another NCCL_ALGO or NCCL_PROTO; look for lost packets",
     "groups-apart": "keep jobs within a group where they fit; nvidia-smi topo -m names what is between them",
     "slow-size": "run these sizes again with NCCL_DEBUG=INFO, and with another algorithm or protocol",
-    "asymmetric": "check that link in its slow direction: cable, PCIe link (lspci -vv), NUMA node; where most GPUs are "
-    "alike, compare other ways to copy first (nvbandwidth: ce and sm)",
+    "asymmetric": "where most GPUs are alike, compare other ways to copy (nvbandwidth: ce, sm); else check that link "
+    "in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }
 """Causes that are findings of ``siblings``, and what to do about them."""

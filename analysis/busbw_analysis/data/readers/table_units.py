@@ -70,7 +70,13 @@ class Units:
             known = self._agreeing(rows, at, factor, blocks)
             if known:
                 self._blocks = blocks
-                self._notes["rates fit sizes that are one rank's share: they are multiplied by ranks"] = "size-per-rank"
+                self._notes["by its rates, the size is one rank's share: it is multiplied by the ranks"] = (
+                    "size-per-rank"
+                )
+        if not known and factor is not None and "bandwidth" in at and "algbw" not in at:
+            heading = columns[at["bandwidth"]].heading[:80]
+            why = f"{heading!r} is neither size over time nor busbw: size or time may be of something else"
+            self._notes[why] = "rate-differs"
         of_size, of_rate = ({pair[which] for pair in known} for which in (0, 1))
         size_meaning = self._only(of_size, [self._amount(self._size, row) for row in rows])
         self._size_meaning, self._rate_meaning = size_meaning or 0, of_rate.pop() if len(of_rate) == 1 else None
