@@ -393,5 +393,5 @@ def test_too_few_runs_are_no_proof_of_no_change(runs: int, *, few: bool) -> None
     """Of two runs that compare calls 4.5 times slower, no case was said to have changed."""
     trends = (trend_of([{}] * runs),)
     said = dict(answer_lines(History(runs, trends, (), ())))["cases"]
-    assert (f"from {FEWEST_RUNS} runs" in said, "none" in said) == (few, not few)
+    assert (f"has {FEWEST_RUNS} runs" in said, "none of" in said) == (few, not few)
     assert not steps_of([100.0, 1000.0] * 2)

@@ -451,8 +451,8 @@ def test_gradients_that_are_reduced_once_hide_behind_the_last_micro_batch_alone(
         for sequences in (10, 1)
     )
     assert once["least_tokens"] == of_many["least_tokens"]
-    assert f" {8192 * 10} tokens" in once["headline"]
-    assert f" {8192} tokens" in of_many["headline"]
+    assert once["headline"].endswith(f" {8192 * 10}")
+    assert of_many["headline"].endswith(f" {8192}")
 
 
 # --- the least time of a step --------------------------------------------------------------------------------------
