@@ -111,6 +111,16 @@ def test_the_bounds_of_the_bands(size: int, band: str) -> None:
     assert band_of(size) == band
 
 
+def test_an_unknown_scatter_is_not_taken_from_another_band() -> None:
+    many, one = (case("all_reduce", 1 << 20), case("barrier", 0))
+    sides = [
+        pool((run_of(seed, [many], launches=9), run_of(seed + 1, [one], launches=1)), force=True) for seed in (1, 3)
+    ]
+    do = dict(answer_lines(compare(*sides, within=0.05)))["Do"]
+    assert do.startswith("Measure 5 launches")
+    assert "scatter" not in do
+
+
 def test_modes_are_never_compared_with_each_other() -> None:
     isolated, pipelined = case("all_reduce", 64), case("all_reduce", 64, mode="pipelined")
     found = compared(run_of(1, [isolated, pipelined]), run_of(2, [pipelined]))

@@ -39,7 +39,7 @@ from busbw.runs.records import (
     Row,
     Skipped,
 )
-from busbw.runs.store import StoredRun
+from busbw.runs.store import RUN_FILE, StoredRun, folders
 from busbw_analysis.diagnosis.causes import _fewer_ranks
 from busbw_analysis.fleet.controller import FleetController, fleet_of, hosts_named, missing_devices
 from busbw_analysis.fleet.cost import cost_of
@@ -215,6 +215,10 @@ def test_the_latest_fleet_is_judged_not_the_latest_run(tmp_path: Path) -> None:
     write_synthetic(tmp_path, stored)
     write_synthetic(tmp_path, others[1])
     assert json.loads(invoke(*asked).stdout)["exclude"] == "n03"
+    *_, newest = folders(tmp_path)
+    (newest / RUN_FILE).write_text("{")
+    damaged = invoke(*asked)
+    assert (damaged.exit_code, newest.name in damaged.stderr) == (2, True), "it may have been a fleet"
 
 
 def test_a_report_of_a_fleet_is_written(tmp_path: Path) -> None:

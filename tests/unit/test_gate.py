@@ -124,6 +124,14 @@ def test_one_rule(rule: Rule, factor: float, launches: int, code: int) -> None:
     assert outputs.sentence(result, verdict)
 
 
+@pytest.mark.parametrize(("launches", "finds"), [(1, False), (4, True)])
+def test_a_number_of_launches_finds_the_slowdown_that_it_was_computed_for(launches: int, *, finds: bool) -> None:
+    """Of one launch a side the scatter is unknown, and the number is the fewest."""
+    judged = gate([SLOWER], run_of(1, launches=launches), baseline=run_of(2, launches=launches))
+    said = " ".join(text for _, text in outputs.lines(judged))
+    assert ("would decide" in said, "as they find" in said) == (True, finds)
+
+
 def test_what_launches_do_not_prove_is_named_with_the_missing_fact() -> None:
     codes = {
         "share_of_peak": "no-rate",

@@ -163,6 +163,14 @@ def test_directions_that_differ_on_all_gpus_name_no_link(tmp_path: Path) -> None
     assert named.claim.startswith("4 of 4 GPUs")
 
 
+def test_two_gpus_with_two_kinds_of_copies_are_two_gpus(tmp_path: Path) -> None:
+    back = h2d(53, 53).replace("host_to_device", "device_to_host").replace("CPU(row) ->", "CPU(row) <-")
+    both = h2d(35, 34) + back
+    text = both + both.replace("_ce", "_sm").replace("memcpy CE", "memcpy SM")
+    named = contrasts(judged(written(tmp_path, "log", text)))
+    assert {contrast.name for contrast in named} == {"GPU 0", "GPU 1"}
+
+
 def test_a_gpu_that_is_slow_in_both_directions_at_once_has_no_narrow_link(tmp_path: Path) -> None:
     """NVIDIA/cuda-samples#357."""
     text = (

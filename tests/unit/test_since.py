@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from testing.command import busbw
 from testing.nights import CASES, write_night, write_run
+from testing.synthetic import case
 
 from busbw.runs import store
 from busbw.runs.records import Case, Measurement
@@ -63,7 +64,12 @@ def test_a_run_of_the_baseline_is_the_last_good_one_and_a_damaged_run_is_passed_
     assert (beyond["run"], beyond["passed"]) == ("night-001", "night-000")
 
 
-@pytest.mark.parametrize(("cases", "changed"), [(CASES[:2], ["cases of the plan"]), (CASES, ["kernel"])])
+OTHER = case("reduce_scatter", 1 << 20, 2)
+
+
+@pytest.mark.parametrize(
+    ("cases", "changed"), [(CASES[:2], ["3 → 2"]), ((*CASES[:2], OTHER), ["3 → 2"]), (CASES, [" → ".join(KERNELS[:2])])]
+)
 def test_cases_that_the_plan_leaves_out_are_not_explained_by_facts(
     tmp_path: Path, cases: Sequence[Case], changed: list[str]
 ) -> None:
@@ -76,7 +82,7 @@ def test_cases_that_the_plan_leaves_out_are_not_explained_by_facts(
         write_run(folder, replace(stored, rows=kept))
     asked = ("gate", "night-001", "--baseline", "night-000", "--json", "--results-dir", str(tmp_path))
     since = json.loads(busbw(*asked).stdout)["since"]
-    assert [change["key"] for change in since["changes"]] == changed
+    assert [f"{change['before']} → {change['after']}" for change in since["changes"]] == changed
 
 
 def test_what_passes_has_no_since(results: Path) -> None:

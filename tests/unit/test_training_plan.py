@@ -215,6 +215,8 @@ def test_a_plan_has_parts_of_a_stage_that_are_alike_unless_others_are_wanted(lay
     assert best.step.layout.vpp == parts
     (other,) = plans.plan(replace(wanted, settings={**wanted.settings, "vpp": 5}), machine()).layouts
     assert other.step.layout.vpp == 5
+    with pytest.raises(UsageError, match=f"expected at most the {layers} layers"):
+        plans.plan(replace(wanted, settings={**wanted.settings, "vpp": layers}), machine())
 
 
 def test_parts_of_several_lengths_wait_longer_for_each_other_than_the_formula_says() -> None:

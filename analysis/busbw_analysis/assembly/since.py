@@ -44,7 +44,7 @@ def since_of(gate: Gate, run: Run, baseline: Dataset, folders: Sequence[Path], r
     old, new = facts_of(passed or first), facts_of(first)
     if passed and {rule.metric for rule in rules} == {"missing_cases"} and not {*passed.cases} <= {*first.cases}:
         # Its plan leaves cases out, so no fact of the machine explains their absence.
-        old, new = ({"cases of the plan": str(len(run.cases))} for run in (passed, first))
+        old, new = ({"cases of the plan": str(len({*passed.cases} & {*run.cases}))} for run in (passed, first))
     changed = [Change(key, old[key], new[key]) for key in old.keys() & new.keys() if old[key] != new[key]]
     changed.sort(key=lambda change: (change.key in _LAST, change.key))
     return Since(first.id, first.started, None if passed is None else passed.id, tuple(changed))

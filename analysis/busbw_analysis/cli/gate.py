@@ -297,8 +297,8 @@ def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) 
     if launches < fewest:
         alone = ", which has no interval between launches" if launches == 1 else ""
         echo(
-            f"caution: this baseline has {counted(launches, 'launch', 'launches')} of a case{alone}: no gate can fail "
-            f"with fewer than {fewest}. Give more runs, or measure with --launches {fewest} or more",
+            f"caution: this baseline has {counted(launches, 'launch', 'launches')} of a case{alone}: a run of as many "
+            f"cannot be found slower. Give more runs, or measure with --launches {fewest} or more, as later runs",
             err=True,
         )
 

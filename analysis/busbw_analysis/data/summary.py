@@ -26,7 +26,7 @@ FLAGS: Final[dict[str, str]] = {
     "outliers": "over 5 % of samples are outliers; trust the median, not the mean",
     "oversubscribed": "more ranks than cores, so ranks also wait for a core",
     "disturbed": "other load, or starts missed with --sync window; rerun when quiet",
-    "unbalanced": "computation not 0.5 to 2 × the call's time; the column hidden is uncertain",
+    "unbalanced": "computation not 0.5 to 2 × the call; hidden share uncertain",
     "clock error": "clocks may differ by over 5 % of the time; arrival order unknown",
     "excess traffic": "moves more bytes than necessary, so it cannot reach the peak",
     "not converged": "a limit came before a narrow interval; try --max-seconds 2",

@@ -368,7 +368,7 @@ def _lacks(judgement: Judgement) -> str:
 def _in_band(every: Sequence[Verdict]) -> str:
     """How many curves are slower, undecided, as expected, faster and not judged, each with its number."""
     judged = [verdict for verdict in every if verdict.status != "not judged"]
-    at = _at(judged)
+    at = _at(every)
     if len(every) == 1:
         return f"{judged[0].word}{at}: {judged[0].reached}"
     slower = [verdict for verdict in judged if verdict.status == "slower"]

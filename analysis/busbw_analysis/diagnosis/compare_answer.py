@@ -151,7 +151,8 @@ def decides(comparison: Comparison) -> str:
     """What would decide the undecided bands: the number of launches, or what to do if it is too large. "" if all are
     decided or no number is known.
     """
-    undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
+    bands = [band for band in comparison.bands if band.verdict.word == "cannot tell"]
+    undecided = [band.verdict for band in bands]
     fewest = max((verdict.fewest or 0 for verdict in undecided), default=0)
     if not undecided:
         return ""
@@ -163,7 +164,7 @@ def decides(comparison: Comparison) -> str:
         verdict.needed.launches for verdict in undecided if verdict.needed is not None and not hopeless(verdict)
     )
     if fewest and not counts:
-        known = any(band.estimate.scatter is not None for band in comparison.bands)
+        known = all(band.estimate.scatter is not None for band in bands)
         shows = f"to show {percent(comparison.within)}" if known else ""
         many = f"; with this scatter, it takes over {MOST_LAUNCHES} {shows}" if known else ""
         return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant{many}"

@@ -299,23 +299,26 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
         lambda curve: (curve.key.ranks, curve.key.settings, curve.key.mode, curve.points[-1].size_bytes),
     )
     unequal: list[Contrast] = []
+    both = set[Sequence[int]]()
     for (ranks, *_), curves in ways.items():
         best = {}
         for curve in sorted(curves, key=lambda curve: -curve.points[-1].time_ns):
             best[curve.key.op] = curve.points[-1]
         if len(best) < 2:
             continue
+        both.add(ranks)
         slow, fast = sorted(best, key=lambda op: -best[op].time_ns)
         ratio = best[fast].time_ns / min(best[slow].launch_medians_ns)
         if ratio < SLOW:
             rates = [format_rate(best[op].algbw or 0.0) for op in (slow, fast)]
             text = f"GPU {ranks[0]}: {slow} has {rates[0]}, {fast} {rates[1]} ({ratio:.0%})"
             unequal.append(Contrast("asymmetric", f"GPU {ranks[0]}", ratio, text))
-    if len(unequal) <= max(2, len(ways) / 2):
+    gpus = len({contrast.name for contrast in unequal})
+    if gpus <= max(2, len(both) / 2):
         yield from unequal
     else:
         worst = min(unequal, key=lambda contrast: contrast.ratio)
-        claim = f"{len(unequal)} of {counted(len(ways), 'GPU')}: the directions differ; {worst.claim}"
+        claim = f"{gpus} of {counted(len(both), 'GPU')}: the directions differ; {worst.claim}"
         yield replace(worst, name="most GPUs", claim=claim)
 
 

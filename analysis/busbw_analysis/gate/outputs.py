@@ -11,7 +11,7 @@ from busbw.units import counted, listed
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.diagnosis.compare_answer import MOST_LAUNCHES
 from busbw_analysis.diagnosis.hypothesis_tests import POWER, percent
-from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, CountTest, State, Test
+from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, BaselineTest, CountTest, State, Test
 from busbw_analysis.gate.metrics import WORDS, Gap
 from busbw_analysis.gate.verdicts import Gate, Since, Verdict
 
@@ -103,13 +103,16 @@ _UNITS: Final = {False: ("launch", "launches"), True: ("log table", "log tables"
 """What counts as a launch, by whether logs of other tools are judged."""
 
 
+def _what(verdict: Verdict) -> str:
+    return "an increase" if verdict.rule.metric == "skew" else "a slowdown"
+
+
 def _passed(gate: Gate, verdict: Verdict) -> str:
     worst = verdict.tests[0]
     if isinstance(worst, CountTest):
         return worst.amount
     many = f", worst of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
-    what = "an increase" if verdict.rule.metric == "skew" else "a slowdown"
-    power = "" if verdict.smallest is None else f"; would have found {what} of {percent(verdict.smallest)}"
+    power = "" if verdict.smallest is None else f"; would have found {_what(verdict)} of {percent(verdict.smallest)}"
     return f"{_value(gate, verdict, worst)}{many}{power}"
 
 
@@ -153,7 +156,12 @@ def _decides(gate: Gate, verdict: Verdict, worst: Test) -> str:
     if verdict.needed is None:
         return "with this scatter more launches would not decide: take a quieter machine or a looser limit"
     quieter = "; a quieter machine takes fewer" if verdict.needed > MOST_LAUNCHES else ""
-    finds = "" if verdict.rule.visible is None else f", as they find a slowdown of {percent(verdict.rule.visible)}"
+    computed = all(
+        test.estimate.scatter is not None if isinstance(test, BaselineTest) else test.excess <= 0
+        for test in verdict.decisive
+    )
+    finds = f", as they find {_what(verdict)} of {percent(verdict.rule.visible)}" if verdict.rule.visible else ""
+    finds = finds if computed else ""
     return f"{verdict.needed} {_UNITS[gate.of_logs][1]}{sides} would decide{finds}{quieter}"
 
 

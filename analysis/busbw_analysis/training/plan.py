@@ -290,8 +290,8 @@ def _steps(
     """The steps with so many micro-batches and parts of a stage (``pieces``)."""
     model, pp, given = request.model, layout.pp, request.settings
     micro_batches, parts = pieces
-    divides = pp * parts <= model.layers + 2 if "vpp" in given else _alike(model.layers, pp * parts)
-    if parts > 1 and (pp == 1 or micro_batches % pp or not divides):
+    possible = "vpp" in given or _alike(model.layers, pp * parts)
+    if parts > 1 and (pp == 1 or micro_batches % pp or not possible):
         return
     split = layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group

@@ -497,7 +497,8 @@ def _answering(runs: Sequence[Path], selector: str) -> list[Path]:
     """The runs that ``selector`` names: a label comes before parts of names, whose last digits are random."""
     if not selector:
         return []
-    exact = [run for run in runs if run.name == selector] or [run for run in runs if _plan(run).label == selector]
+    exact = [run for run in runs if run.name == selector]
+    exact = exact or [run for run in runs if (plan := _plan(run)) is not None and plan.label == selector]
     return exact or [run for run in runs if run.name.startswith(selector) or run.name.endswith(selector)]
 
 
@@ -512,17 +513,18 @@ class _Planned(msgspec.Struct, frozen=True):
     plan: _Plan
 
 
-def _plan(folder: Path) -> _Plan:
-    """Part of the plan of a run; its defaults also if it cannot be read."""
+def _plan(folder: Path) -> _Plan | None:
+    """Part of the plan of a run; None: it cannot be read."""
     with contextlib.suppress(StoreError, *NOT_A_RECORD):
         return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Planned).plan
-    return _Plan()
+    return None
 
 
 def latest_of(results_dir: Path, controller: str) -> Path | None:
-    """The folder of the newest run whose rounds ``controller`` chose; None: there is none."""
+    """The folder of the newest run whose rounds ``controller`` chose, or that cannot be read; None: there is none."""
     runs = reversed(list(folders(results_dir)))
-    return next((folder for folder in runs if _plan(folder).controller == controller), None)
+    plans = ((folder, _plan(folder)) for folder in runs)
+    return next((folder for folder, plan in plans if plan is None or plan.controller == controller), None)
 
 
 def usual_results_dir() -> Path:

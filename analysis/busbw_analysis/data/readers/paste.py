@@ -342,7 +342,8 @@ def _width(texts: Sequence[str]) -> int | None:
     width = max(lengths, default=0)
     broken = [at for at, length in enumerate(lengths[:-1]) if length == width and _WORD.search(texts[at][-20:])]
     words = [len(text.split()) for text in texts]
-    rests = [at for at in broken if _goes_on(texts[at], texts[at + 1])]
+    # A heading that ends in its unit is whole: three of nvbandwidth's are the longest lines of some logs.
+    rests = [at for at in broken if _goes_on(texts[at], texts[at + 1]) and not texts[at].rstrip().endswith(")")]
     alike = sum(words[at + 1] == words[at] and _is_row(texts[at]) and _is_row(texts[at + 1]) for at in rests)
     sure = sum(lengths[at + 1] < width and words[at + 1] != words[at] for at in rests)
     return width if sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
