@@ -111,6 +111,37 @@ def test_of_udp_counts_what_arrived() -> None:
     assert row.rate == pytest.approx(0.75 * GBIT)
 
 
+LOST = "0.015 ms  212585/850341 (25%)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "rate", "size"),
+    [
+        (("[  4]   0.00-10.00  sec  1.25 GBytes  1.00 Gbits/sec  0.013 ms  41000/164000 (25%)",), 0.75, 8192),
+        (
+            (
+                "[  3]  0.0-10.0 sec  1.16 GBytes  1.00 Gbits/sec",
+                "[  3] Sent 850341 datagrams",
+                "[  3] Server Report:",
+                f"[  3]  0.0-10.0 sec   894 MBytes   750 Mbits/sec   {LOST}",
+            ),
+            0.75,
+            1470,
+        ),
+        (("[  3] Sent 850341 datagrams", f"[  3]  0.0-10.0 sec   894 MBytes   750 Mbits/sec   {LOST}"), 0.75, 1470),
+    ],
+)
+def test_of_udp_counts_what_arrived_by_what_fits_the_datagrams(lines: tuple[str, ...], rate: float, size: int) -> None:
+    (row,) = iperf(*lines, head=UDP)
+    assert row.rate == pytest.approx(rate * GBIT)
+    assert row.tool_size_bytes == size
+
+
+def test_of_udp_a_sum_that_fits_no_datagrams_is_refused() -> None:
+    with pytest.raises(LogError):
+        iperf(f"[  3]  0.0-10.0 sec   600 MBytes   500 Mbits/sec   {LOST}", head=UDP)
+
+
 def test_udp_without_a_line_of_the_receiver_is_refused() -> None:
     with pytest.raises(LogError, match="receiver"):
         iperf(line(0, "1.00", " 86330"), line(1, "1.00", " 86320"), head=HEAD.replace("Retr  Cwnd", "Total Datagrams"))

@@ -73,7 +73,9 @@ class _Test:
 
     ends: address and port of this side, and of the other
     streams, connected: those asked for, and connections
-    sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them
+    sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them, where
+        transfers fit all datagrams and those that arrived
+    reported: the next row is what the server counts
     """
 
     line: int = 1
@@ -88,6 +90,7 @@ class _Test:
     udp: bool = False
     paced: bool = False
     sent_datagrams: bool = False
+    reported: bool = False
     rows: list[_Row] = field(default_factory=list)
 
 
@@ -101,6 +104,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         match = _ROW.search(line.text) if line.text.count(" sec ") == 1 else None
         begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
         row = None if match is None or _OMITTED.search(match["rest"]) is not None else _row(line, match)
+        if row is not None and test.reported:
+            row, test.reported = row._replace(side="receiver"), False
         if match is None and line.text == "(omitted)" and test.rows:
             test.rows.pop()
         if row is not None and any(row[1:6] == other[1:6] for other in test.rows):
@@ -130,6 +135,7 @@ def _take(test: _Test, text: str) -> None:
     elif (match := _SIZE.search(text)) is not None:
         test.size = whole(match[1])
     test.udp |= "UDP port" in text
+    test.reported |= text.endswith("Server Report:")
     test.reverse |= text.startswith("Reverse mode")
     test.sent_datagrams |= text.endswith(" datagrams") and "Sent " in text
 
@@ -305,21 +311,35 @@ def _summary(rows: Sequence[_Row], test: _Test, *, udp: bool) -> Iterator[_Row]:
     """The summaries that say what arrived, at best as the receiver counts it."""
     for side in ("receiver", "", "both", "sender"):
         for row in rows:
-            if row.side == side and row.rate and (not udp or row.lost is not None):
-                lost = (row.lost or 0) / (row.sent or 1) if udp and side != "receiver" and test.sent_datagrams else 0.0
-                yield row._replace(rate=row.rate * (1 - lost))
+            share = _lost(row, test) if udp else 0.0
+            if row.side == side and row.rate and share is not None:
+                yield row._replace(rate=row.rate * (1 - share))
+
+
+def _lost(row: _Row, test: _Test) -> float | None:
+    """The share that is lost of what a row of UDP says was moved; None if the row does not say what arrived."""
+    if row.lost is None or row.side == "receiver" or not row.lost or not row.sent:
+        return None if row.lost is None else 0.0
+    sizes = (test.size,) if test.size else _UDP_BYTES
+    is_sent, is_arrived = (any(_fits(row, count, size) for size in sizes) for count in (row.sent, row.sent - row.lost))
+    if not is_sent and not is_arrived:
+        return None
+    return row.lost / row.sent if is_sent and (test.sent_datagrams or not is_arrived) else 0.0
+
+
+def _fits(row: _Row, count: int, size: int) -> bool:
+    return abs(row.moved - count * size) <= row.error + _CLOSE * row.moved
 
 
 def _assumed(draft: Draft, test: _Test, *, udp: bool) -> int | None:
     """The default size of a message; of UDP, the one that fits transfers and datagrams; None if none or several do."""
-    counts = [
-        (row, (row.sent or 0) - (0 if row.side == "sender" or test.sent_datagrams else row.lost or 0))
-        for row in test.rows
-    ]
+    counted = [row for row in test.rows if row.sent]
     fits = [
         size
-        for size in (_UDP_BYTES if any(count > 0 for _, count in counts) else ())
-        if all(abs(row.moved - count * size) <= row.error + _CLOSE * row.moved for row, count in counts if count > 0)
+        for size in (_UDP_BYTES if counted else ())
+        if all(
+            _fits(row, row.sent or 0, size) or _fits(row, (row.sent or 0) - (row.lost or 0), size) for row in counted
+        )
     ]
     size = _TCP_BYTES if not udp else fits[0] if len(fits) == 1 else None
     if size is not None:
