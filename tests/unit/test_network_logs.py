@@ -142,6 +142,58 @@ def test_of_udp_a_sum_that_fits_no_datagrams_is_refused() -> None:
         iperf(f"[  3]  0.0-10.0 sec   600 MBytes   500 Mbits/sec   {LOST}", head=UDP)
 
 
+SECOND = "[  5] local 192.0.2.8 port 40104 connected to 192.0.2.7 port 5202\n"
+DUAL = "[  4] local 192.0.2.6 port 5001 connected to 192.0.2.7 port 58220\n"
+
+
+@pytest.mark.parametrize("second", [SECOND, DUAL, SECOND.replace("0.2.8", "0.2.6")])
+def test_tests_that_run_at_once_are_refused(second: str) -> None:
+    with pytest.raises(LogError) as refused:
+        iperf(CONNECTED + second, summary("9.40", "receiver"), summary("1.00", "receiver"))
+    assert refused.value.code == "interleaved-logs"
+    with pytest.raises(LogError) as refused:
+        iperf(CONNECTED, summary("9.40", "receiver"), summary("1.00", "receiver"))
+    assert refused.value.code == "interleaved-logs"
+
+
+def test_a_client_that_fails_is_not_mixed_with_the_next() -> None:
+    (row,) = iperf(CONNECTED, "iperf3: error - unable to receive control message", SECOND, summary("9.40", "receiver"))
+    assert row.rate == pytest.approx(9.4 * GBIT)
+
+
+@pytest.mark.parametrize("head", [UDP, HEAD.replace("Retr  Cwnd", "Total Datagrams")])
+def test_tcp_after_udp_is_read_as_tcp(head: str) -> None:
+    udp = "[  5]   0.00-10.00  sec  1.16 GBytes  1.00 Gbits/sec   0.015 ms  0/850341 (0%)  receiver"
+    tcp = HEAD.replace("Retr  Cwnd", "")
+    rows = iperf(CONNECTED, udp, CONNECTED.replace("40102", "40112"), tcp, line(0, "9.40", ""), head=head)
+    assert [row.tool_op for row in rows] == ["UDP", "TCP"]
+
+
+def test_iperf_2_in_both_directions_is_refused_and_in_reverse_is_another_case() -> None:
+    (row,) = iperf(CONNECTED, line(0, "9.37", "", " *1"))
+    assert row.tool_op == "TCP, client receives"
+    with pytest.raises(LogError) as refused:
+        iperf(CONNECTED, line(0, "9.37", "", "  1"), line(0, "9.28", "", " *1"), line(0, "18.7", "", "FD1"))
+    assert refused.value.code == "no-results"
+
+
+@pytest.mark.parametrize("lines", [(), (CONNECTED, HEAD, line(0, "0.00"))])
+def test_an_error_of_iperf_without_results_is_a_failed_job(lines: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    error = "iperf3: error - unable to connect to server - server may have stopped running: Connection refused"
+    path.write_text("\n".join([*lines, error, ""]), encoding="utf-8")
+    with pytest.raises(LogError, match="Connection refused") as refused:
+        read_log(path)
+    assert refused.value.code == "job-failed"
+
+
+def test_prose_with_an_interval_is_no_log_of_iperf(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    table = "| op | ranks | size | time_us |\n|---|---|---|---|\n| all_reduce | 8 | 1073741824 | 5000 |\n"
+    path.write_text(f"First iperf3 (0.0-10.0 sec 10.9 GBytes 9.40 Gbits/sec), then:\n\n{table}", encoding="utf-8")
+    assert read_log(path).tool == "table"
+
+
 def test_udp_without_a_line_of_the_receiver_is_refused() -> None:
     with pytest.raises(LogError, match="receiver"):
         iperf(line(0, "1.00", " 86330"), line(1, "1.00", " 86320"), head=HEAD.replace("Retr  Cwnd", "Total Datagrams"))

@@ -10,21 +10,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
+from busbw.errors import LogError
 from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
 from busbw_analysis.data.readers.lines import Line, number, whole
 
-SIGN: Final = re.compile(rb"\d\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec")
+SIGN: Final = re.compile(
+    rb"\[ *\*?(?:SUM|\d{1,9})\](?:\[[RT]X-[CS]\])? +\d+\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes"
+    rb" +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec"
+)
+ERROR: Final = re.compile(rb"(?m)^.{0,99}?\biperf3: error - ")
 JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
 _ROW: Final = re.compile(
-    r"(?:\[ *\*?(SUM|\d+)\](?:\[([RT]X)-[CS]\])? +)?(\d+\.\d+)- *(\d+\.\d+) +sec +([\d.]+) +([KMGT]?)Bytes"
-    r" +([\d.]+) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d+)(?=\s|$))?"
-    r"(?:.*?(\d+) */ *(\d+) +\()?(?:.*?\b(sender|receiver)\b)?(?P<rest>.*)"
+    r"(?:\[ *(SUM|\*?\d{1,9})\](?:\[([RT]X)-[CS]\])? +|^)(\d{1,9}\.\d{1,9})- *(\d{1,9}\.\d{1,9}) +sec"
+    r" +([\d.]{1,19}) +([KMGT]?)Bytes +([\d.]{1,19}) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d{1,19})(?=\s|$))?"
+    r"(?:.{0,60}?(\d{1,19}) ?/ {0,9}(\d{1,19}) +\()?(?:.{0,60}?\b(sender|receiver)\b)?(?P<rest>.*)"
 )
+_FAILED: Final = re.compile(r"\biperf3: (?:(error)|interrupt) - .+")
 _OMITTED: Final = re.compile(r"\((?:o|$)")
 """Behind an interval before the test counts, perhaps broken off by a terminal."""
 _BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
@@ -39,6 +45,8 @@ _TCP_BYTES: Final = 128 << 10
 _UDP_BYTES: Final = (1448, 1460, 1470, 8192)
 """Default messages of the versions, of which the one that fits transfers and datagrams up to ``_CLOSE`` is taken."""
 _CLOSE: Final = 0.001
+_NEAR: Final = 0.05
+"""Share by which the only interval of iperf 2 and its summary, or both sides of a test, may differ."""
 _POWER: Final = " KMGT"
 _LEAST_COVERED: Final = 2
 """Lines besides itself that a summary covers."""
@@ -98,34 +106,73 @@ _Seen = set[frozenset[tuple[str, ...]]]
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
-    """The tests of the log."""
+    """The tests of the log. Raises LogError if none ended because of an error of iperf, or if several are mixed."""
     test, seen = _Test(), _Seen()
+    error: str | None = None
     for line in draft.scan(lines):
         match = _ROW.search(line.text) if line.text.count(" sec ") == 1 else None
-        begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
         row = None if match is None or _OMITTED.search(match["rest"]) is not None else _row(line, match)
-        if row is not None and test.reported:
-            row, test.reported = row._replace(side="receiver"), False
-        if match is None and line.text == "(omitted)" and test.rows:
-            test.rows.pop()
-        if row is not None and any(row[1:6] == other[1:6] for other in test.rows):
-            _add(draft, test, seen)
-            test = replace(test, line=line.number, rows=[])
-        elif test.rows and (begins or command or ends):
-            _add(draft, test, seen)
-            test = _Test(line.number, heading=test.heading, at_server=test.at_server, udp=test.udp)
         if row is not None:
-            test.rows.append(row)
+            test = _with_row(draft, test, seen, row)
         elif match is None:
-            _take(test, line.text)
-        if begins is not None:
-            test.at_server = begins[0][0] in "AS"
-        if command is not None:
-            _options(test, command[0].strip(), command[1])
-        if ends is not None:
-            test.ends, test.connected = test.ends or ends.groups(), test.connected + 1
-            test.at_server |= ends[2] in _SERVER_PORTS and ends[4] not in _SERVER_PORTS
+            test = _with_heading(draft, test, seen, line)
+            if (failed := _FAILED.search(line.text)) is not None:
+                test.ends = test.ends if test.rows else ()
+                if failed[1] is not None:
+                    error = failed[0]
+                    draft.fail(error, line.number)
     _add(draft, test, seen)
+    _refuse_failed(draft, error)
+
+
+def _refuse_failed(draft: Draft, error: str | None) -> None:
+    """Raise LogError with the error of iperf if there is no result."""
+    if error is not None and not draft.tables:
+        message = f"the job of iperf failed before its first result; its last error: {error}"
+        raise LogError(message, code="job-failed", log=draft.source)
+
+
+def _with_row(draft: Draft, test: _Test, seen: _Seen, row: _Row) -> _Test:
+    """The test that a row belongs to: the last, or the next of the same kind where the last has such a row."""
+    if test.reported:
+        row, test.reported = row._replace(side="receiver"), False
+    same = next((other for other in test.rows if row[1:6] == other[1:6]), None)
+    if same is not None and test.ends and abs(row.rate - same.rate) > _NEAR * same.rate:
+        _refuse_mixed(draft, row.line)
+    if same is not None:
+        _add(draft, test, seen)
+        test = replace(test, line=row.line, rows=[])
+    test.rows.append(row)
+    return test
+
+
+def _with_heading(draft: Draft, test: _Test, seen: _Seen, line: Line) -> _Test:
+    """The test that a line without a row belongs to, with what the line says of it."""
+    begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
+    if line.text == "(omitted)" and test.rows:
+        test.rows.pop()
+    if test.rows and (begins or command or ends):
+        _add(draft, test, seen)
+        test = _Test(line.number, heading=test.heading, at_server=test.at_server)
+    _take(test, line.text)
+    if begins is not None:
+        test.at_server = begins[0][0] in "AS"
+    if command is not None:
+        _options(test, command[0].strip(), command[1])
+    if ends is not None:
+        found = ends.groups()
+        shared = [mine == its for mine, its in zip(test.ends, found, strict=False)]
+        if shared and not (shared[0] and shared[2] and (shared[1] or shared[3])):
+            _refuse_mixed(draft, line.number)
+        test.ends, test.connected = test.ends or found, test.connected + 1
+        test.at_server |= ends[2] in _SERVER_PORTS and ends[4] not in _SERVER_PORTS
+    return test
+
+
+def _refuse_mixed(draft: Draft, line: int) -> NoReturn:
+    why = "the output of tests that ran at once, such as of several clients or of iperf 2 with -d, is mixed"
+    do = "give each client a file, and measure both directions with iperf3 --bidir"
+    raise LogError(f"{draft.source}:{line}: {why}: {do}", code="interleaved-logs")
 
 
 def _take(test: _Test, text: str) -> None:
@@ -136,7 +183,7 @@ def _take(test: _Test, text: str) -> None:
         test.size = whole(match[1])
     test.udp |= "UDP port" in text
     test.reported |= text.endswith("Server Report:")
-    test.reverse |= text.startswith("Reverse mode")
+    test.reverse |= text.startswith("Reverse mode") or text.endswith("(reverse)")
     test.sent_datagrams |= text.endswith(" datagrams") and "Sent " in text
 
 
@@ -217,7 +264,11 @@ def _add(draft: Draft, test: _Test, seen: _Seen) -> None:
     if test.rows and test.ends and ends in seen:
         why = "the same test is printed twice, such as by client and server: the first one is read"
         draft.note("repeated-header", test.line, why)
+    elif len(stars := {row.stream[:1] == "*" for row in test.rows if row.stream != "SUM"}) > 1:
+        why = "a test of iperf 2 in both directions is ignored: measure them with iperf3 --bidir"
+        draft.note("waived", test.line, why)
     elif test.rows:
+        test.reverse |= stars == {True}
         draft.begin(test.line)
         draft.facts |= {"command": test.command} if test.command else {}
         for rank, host in enumerate(test.ends[2::-2] if test.at_server else test.ends[::2]):
