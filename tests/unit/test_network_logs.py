@@ -94,7 +94,7 @@ def test_reverse_mode_is_another_case(lines: tuple[str, ...], *, direction: bool
 
 
 @pytest.mark.parametrize(
-    ("command", "size"), [("-l 1M", 1 << 20), ("-l 64K", 64 << 10), ("--length 1000", 1000), ("-t 10", 128 << 10)]
+    ("command", "size"), [("-l 1M", 1 << 20), ("-l 64KB", 64 << 10), ("--length 1000", 1000), ("-t 10", 128 << 10)]
 )
 def test_a_message_has_the_given_size_or_that_of_the_manual(command: str, size: int) -> None:
     assert [row.tool_size_bytes for row in iperf(f"$ iperf3 -c node1 {command}", line(0, "8.00"))] == [size]
@@ -204,6 +204,30 @@ def test_a_json_document_with_an_error_is_a_failed_job() -> None:
     with pytest.raises(LogError, match="unable to connect") as refused:
         log_of("iperf-json", [text])
     assert refused.value.code == "job-failed"
+
+
+def test_every_document_of_json_is_read() -> None:
+    text = (LOGS / "iperf.json").read_text(encoding="utf-8")
+    one = log_of("iperf-json", [text])
+    other = text.replace("55494", "55495")
+    log = log_of("iperf-json", [text, other, text, text[: len(text) // 2]])
+    assert [row.rate for row in log.rows] == 2 * [row.rate for row in one.rows]
+    assert {"repeated-header", "truncated-row"} <= {note.code for note in log.notes}
+    assert [table.line for table in log.tables] == [1, 1 + text.count("\n")]
+
+
+def test_the_lines_of_a_json_stream_are_refused() -> None:
+    with pytest.raises(LogError, match="-J"):
+        log_of("iperf-json", ['{"event":"start","data":{"test_start":{"protocol":"TCP"}}}\n'])
+
+
+@pytest.mark.parametrize(
+    ("options", "paced"), [("-u", True), ("-u -b 0", False), ("-b 1G", True), ("-u -b 0.5G", True), ("-t 3", False)]
+)
+def test_a_sender_held_to_a_rate_is_noted(options: str, *, paced: bool) -> None:
+    udp = "[  5]   0.00-10.00  sec  1.16 GBytes  1.00 Gbits/sec   0.015 ms  0/850341 (0%)  receiver"
+    log = log_of("iperf", [f"$ iperf3 -c node1 {options}\n", udp if "-u" in options else line(0, "8.00")])
+    assert ("paced" in {note.code for note in log.notes}) == paced
 
 
 @pytest.mark.parametrize("omitted", [" (omitted)", "\n(omitted)", " (omit\nted)", " (\nomitted)"])

@@ -16,7 +16,7 @@ from busbw.errors import LogError
 from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
+from busbw_analysis.data.readers.json_text import decoded, document, items, mapping, real, text
 from busbw_analysis.data.readers.lines import Line, number, whole
 
 SIGN: Final = re.compile(
@@ -25,6 +25,7 @@ SIGN: Final = re.compile(
 )
 ERROR: Final = re.compile(rb"(?m)^.{0,99}?\biperf3: error - ")
 JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
+_DOCUMENT: Final = re.compile(r"^ {0,9}(\{)", re.MULTILINE)
 _ROW: Final = re.compile(
     r"(?:\[ *(SUM|\*?\d{1,9})\](?:\[([RT]X)-[CS]\])? +|^)(\d{1,9}\.\d{1,9})- *(\d{1,9}\.\d{1,9}) +sec"
     r" +([\d.]{1,19}) +([KMGT]?)Bytes +([\d.]{1,19}) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d{1,19})(?=\s|$))?"
@@ -36,9 +37,9 @@ _OMITTED: Final = re.compile(r"\((?:o|$)")
 _BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
 _ENDS: Final = re.compile(r"\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)")
 _COMMAND: Final = re.compile(r"\biperf3?(?:\.exe)?\s+(?=.*-\w)(.*)")
-_LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d+)([KkMm]?)(?!\S)")
+_LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d{1,9}(?:\.\d{1,9})?)([KkMmGg]?)[A-Za-z]?(?!\S)")
 _STREAMS: Final = re.compile(r"(?<!\S)(?:-P ?|--parallel[ =])(\d{1,4})(?!\S)")
-_PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?!0\b)\d")
+_PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?:(0)(?![\d.])|\d)")
 _SIZE: Final = re.compile(r"(?:Sending|Receiving|streams?,) (\d+) byte (?:datagrams|blocks)")
 _SERVER_PORTS: Final = frozenset({"5001", "5201"})
 _TCP_BYTES: Final = 128 << 10
@@ -81,6 +82,7 @@ class _Test:
 
     ends: address and port of this side, and of the other
     streams, connected: those asked for, and connections
+    paced: whether the sender is held to a rate; None if that is not said
     sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them, where
         transfers fit all datagrams and those that arrived
     reported: the next row is what the server counts
@@ -96,7 +98,7 @@ class _Test:
     at_server: bool = False
     reverse: bool = False
     udp: bool = False
-    paced: bool = False
+    paced: bool | None = None
     sent_datagrams: bool = False
     reported: bool = False
     rows: list[_Row] = field(default_factory=list)
@@ -191,9 +193,10 @@ def _options(test: _Test, command: str, options: str) -> None:
     length, streams = _LENGTH.search(options), _STREAMS.search(options)
     test.command, test.udp = command, "-u" in options.split()
     test.reverse = not {"-R", "--reverse"}.isdisjoint(options.split())
-    test.paced, test.streams = _PACED.search(options) is not None, int(streams[1]) if streams is not None else 0
+    paced = _PACED.search(options)
+    test.paced, test.streams = paced and paced[1] is None, int(streams[1]) if streams is not None else 0
     power = _POWER.index(length[2].upper() or " ") if length is not None else 0
-    test.size = whole((whole(length[1]) or 0) << 10 * power) or None if length is not None else None
+    test.size = int(float(length[1]) * (1 << 10 * power)) or None if length is not None else None
 
 
 def _row(line: Line, match: re.Match[str]) -> _Row | None:
@@ -219,43 +222,65 @@ def _row(line: Line, match: re.Match[str]) -> _Row | None:
 
 
 def read_json(draft: Draft, lines: Iterable[str]) -> None:
-    """The test of ``--json``."""
-    parsed = document(draft.source, lines)
+    """The tests of ``--json``, each a document. Raises LogError if none ended because of an error of iperf."""
+    first, seen = document(draft.source, lines), _Seen()
+    found: list[tuple[int, dict[str, Any]]] = []
+    for match in _DOCUMENT.finditer(first.text):
+        line = 1 + first.text.count("\n", 0, match.start())
+        try:
+            value = mapping(decoded(first.text, match.start(1)))
+        except (ValueError, RecursionError):
+            draft.note("truncated-row", line, "a JSON document that is cut off or damaged is ignored")
+            continue
+        if value == first or not value.keys().isdisjoint(("intervals", "error")):
+            found.append((line, value))
+    found = found if any(value == first for _, value in found) else [(1, first), *found]
+    errors = [error for line, parsed in found if (error := _read_document(draft, line, parsed, seen)) is not None]
+    _refuse_failed(draft, errors[-1] if errors else None)
+
+
+def _read_document(draft: Draft, line: int, parsed: dict[str, Any], seen: _Seen) -> str | None:
+    """Add the test of a document; return the error in it."""
     start, end = mapping(parsed.get("start")), mapping(parsed.get("end"))
     settings, connected = mapping(start.get("test_start")), [*map(mapping, items(start.get("connected")))]
     if (error := text(parsed.get("error"))) is not None:
-        draft.fail(error)
+        draft.fail(error, line)
+    if "event" in parsed:
+        draft.note("waived", line, "the lines of --json-stream are not read: run it with -J instead")
     draft.facts["tool_version"] = (text(start.get("version")) or "").removeprefix("iperf ") or None
     first = connected[0] if connected else {}
     ends = [text(first.get(f"{side}_{what}")) for side in ("local", "remote") for what in ("host", "port")]
     both = settings.get("bidir") == 1
+    target = whole(settings.get("target_bitrate"))
     test = _Test(
+        line,
         ends=tuple(map(str, ends)) if all(ends) else (),
         streams=whole(settings.get("num_streams")) or 0,
         size=whole(settings.get("blksize")) or None,
         at_server="accepted_connection" in start,
         reverse=settings.get("reverse") == 1,
         udp=settings.get("protocol") == "UDP",
-        paced=bool(whole(settings.get("target_bitrate"))),
+        paced=None if target is None else target > 0,
         sent_datagrams=True,
     )
     for interval in map(mapping, items(parsed.get("intervals"))):
         for name in ("sum", "sum_bidir_reverse"):
-            test.rows += _of_json(mapping(interval.get(name)), "", both=both)
+            test.rows += _of_json(line, mapping(interval.get(name)), "", both=both)
     for name, side in (("sum_sent", "sender"), ("sum_received", "receiver"), ("sum", "both")):
         for suffix in ("", "_bidir_reverse"):
-            test.rows += _of_json(mapping(end.get(name + suffix)), side, both=both)
-    _add(draft, test, _Seen())
+            test.rows += _of_json(line, mapping(end.get(name + suffix)), side, both=both)
+    _add(draft, test, seen)
+    return error
 
 
-def _of_json(values: dict[str, Any], side: str, *, both: bool) -> Iterator[_Row]:
+def _of_json(line: int, values: dict[str, Any], side: str, *, both: bool) -> Iterator[_Row]:
     """The row of a sum over all streams; none if it is no sum."""
     start, end, moved, rate = (real(values.get(name)) for name in ("start", "end", "bytes", "bits_per_second"))
     if start is None or end is None or moved is None or rate is None or values.get("omitted") is True:
         return
     role = ("TX" if values.get("sender") is True else "RX") if both else ""
     sent, lost = whole(values.get("packets", values.get("retransmits"))), whole(values.get("lost_packets"))
-    yield _Row(1, "SUM", role, start, end, side, moved, 0.0, rate / 8, sent, lost)
+    yield _Row(line, "SUM", role, start, end, side, moved, 0.0, rate / 8, sent, lost)
 
 
 def _add(draft: Draft, test: _Test, seen: _Seen) -> None:
@@ -309,8 +334,9 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     size = test.size or _assumed(draft, test, udp=udp)
     again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)])
     again = again if "Retr" in test.heading or sums else 0
-    if udp or test.paced:
-        why = "the sender is held to the rate of -b (UDP without it: 1 Mbit/s), which is no limit of the network"
+    if test.paced or (udp and test.paced is None):
+        unless = "" if test.paced else " (UDP without it: 1 Mbit/s) unless that is 0"
+        why = f"the sender is held to the rate of -b{unless}, which is no limit of the network"
         draft.note("paced", line, why)
     if again:
         draft.note("retransmitted", line, f"TCP sent {again} segments again (Retr): they were lost or late")
