@@ -12,6 +12,7 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import answer_of
 
 GBIT = 1e9 / 8
 HEAD = "[ ID] Interval           Transfer     Bitrate         Retr  Cwnd\n"
@@ -258,6 +259,16 @@ def test_samples_of_a_stream_are_one_launch_judged_by_the_nic(nics: str, status:
     (row,) = judgement.runs[0].imported
     assert row.case.size_bytes / row.time_ns == pytest.approx(8.5 / 8)
     assert [verdict.status for verdict in judgement.verdicts] == [status]
+
+
+@pytest.mark.parametrize(("options", "status"), [("-b 1G", "explained"), ("-t 3", "slower")])
+def test_a_rate_to_which_the_sender_is_held_explains_itself(options: str, status: str, tmp_path: Path) -> None:
+    path, facts = tmp_path / "log", LogFacts.stated({"nics": "1x10Gb/s"}, catalogue())
+    text = f"$ iperf3 -c node1 {options}\n{CONNECTED}{HEAD}{summary('1.00', 'receiver')}\n"
+    path.write_text(text, encoding="utf-8")
+    judgement = judge(pool([find(tmp_path, str(path)).read(facts)]))
+    assert answer_of(judgement).status == status
+    assert ("held to -b" in (judgement.cases[0].case.tool_op or "")) == (status == "explained")
 
 
 SOCKETS = (

@@ -344,6 +344,7 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     server_sends = (role == "TX") == test.at_server if role else test.reverse or (test.at_server and sends)
     name = "UDP" if udp else "TCP"
     name += f", {streams} {f'of {asked} ' * (streams < asked)}streams" if max(streams, asked) > 1 else ""
+    name += ", held to -b" if test.paced else ""
     draft.add(
         line,
         op="pair_bidir" if role else "pair_uni",
