@@ -23,7 +23,7 @@ SIGN: Final = re.compile(
     rb"\[ *\*?(?:SUM|\d{1,9})\](?:\[[RT]X-[CS]\])? +\d+\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes"
     rb" +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec"
 )
-ERROR: Final = re.compile(rb"(?m)^.{0,99}?\biperf3: error - ")
+ERROR: Final = re.compile(rb"iperf3: error - ")
 JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
 _DOCUMENT: Final = re.compile(r"^ {0,9}(\{)", re.MULTILINE)
 _ROW: Final = re.compile(
