@@ -12,6 +12,7 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import answer_of
 
 GBIT = 1e9 / 8
 HEAD = "[ ID] Interval           Transfer     Bitrate         Retr  Cwnd\n"
@@ -94,7 +95,7 @@ def test_reverse_mode_is_another_case(lines: tuple[str, ...], *, direction: bool
 
 
 @pytest.mark.parametrize(
-    ("command", "size"), [("-l 1M", 1 << 20), ("-l 64K", 64 << 10), ("--length 1000", 1000), ("-t 10", 128 << 10)]
+    ("command", "size"), [("-l 1M", 1 << 20), ("-l 64KB", 64 << 10), ("--length 1000", 1000), ("-t 10", 128 << 10)]
 )
 def test_a_message_has_the_given_size_or_that_of_the_manual(command: str, size: int) -> None:
     assert [row.tool_size_bytes for row in iperf(f"$ iperf3 -c node1 {command}", line(0, "8.00"))] == [size]
@@ -111,6 +112,89 @@ def test_of_udp_counts_what_arrived() -> None:
     assert row.rate == pytest.approx(0.75 * GBIT)
 
 
+LOST = "0.015 ms  212585/850341 (25%)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "rate", "size"),
+    [
+        (("[  4]   0.00-10.00  sec  1.25 GBytes  1.00 Gbits/sec  0.013 ms  41000/164000 (25%)",), 0.75, 8192),
+        (
+            (
+                "[  3]  0.0-10.0 sec  1.16 GBytes  1.00 Gbits/sec",
+                "[  3] Sent 850341 datagrams",
+                "[  3] Server Report:",
+                f"[  3]  0.0-10.0 sec   894 MBytes   750 Mbits/sec   {LOST}",
+            ),
+            0.75,
+            1470,
+        ),
+        (("[  3] Sent 850341 datagrams", f"[  3]  0.0-10.0 sec   894 MBytes   750 Mbits/sec   {LOST}"), 0.75, 1470),
+    ],
+)
+def test_of_udp_counts_what_arrived_by_what_fits_the_datagrams(lines: tuple[str, ...], rate: float, size: int) -> None:
+    (row,) = iperf(*lines, head=UDP)
+    assert row.rate == pytest.approx(rate * GBIT)
+    assert row.tool_size_bytes == size
+
+
+def test_of_udp_a_sum_that_fits_no_datagrams_is_refused() -> None:
+    with pytest.raises(LogError):
+        iperf(f"[  3]  0.0-10.0 sec   600 MBytes   500 Mbits/sec   {LOST}", head=UDP)
+
+
+SECOND = "[  5] local 192.0.2.8 port 40104 connected to 192.0.2.7 port 5202\n"
+DUAL = "[  4] local 192.0.2.6 port 5001 connected to 192.0.2.7 port 58220\n"
+
+
+@pytest.mark.parametrize("second", [SECOND, DUAL, SECOND.replace("0.2.8", "0.2.6")])
+def test_tests_that_run_at_once_are_refused(second: str) -> None:
+    with pytest.raises(LogError) as refused:
+        iperf(CONNECTED + second, summary("9.40", "receiver"), summary("1.00", "receiver"))
+    assert refused.value.code == "interleaved-logs"
+    with pytest.raises(LogError) as refused:
+        iperf(CONNECTED, summary("9.40", "receiver"), summary("1.00", "receiver"))
+    assert refused.value.code == "interleaved-logs"
+
+
+def test_a_client_that_fails_is_not_mixed_with_the_next() -> None:
+    (row,) = iperf(CONNECTED, "iperf3: error - unable to receive control message", SECOND, summary("9.40", "receiver"))
+    assert row.rate == pytest.approx(9.4 * GBIT)
+
+
+@pytest.mark.parametrize("head", [UDP, HEAD.replace("Retr  Cwnd", "Total Datagrams")])
+def test_tcp_after_udp_is_read_as_tcp(head: str) -> None:
+    udp = "[  5]   0.00-10.00  sec  1.16 GBytes  1.00 Gbits/sec   0.015 ms  0/850341 (0%)  receiver"
+    tcp = HEAD.replace("Retr  Cwnd", "")
+    rows = iperf(CONNECTED, udp, CONNECTED.replace("40102", "40112"), tcp, line(0, "9.40", ""), head=head)
+    assert [row.tool_op for row in rows] == ["UDP", "TCP"]
+
+
+def test_iperf_2_in_both_directions_is_refused_and_in_reverse_is_another_case() -> None:
+    (row,) = iperf(CONNECTED, line(0, "9.37", "", " *1"))
+    assert row.tool_op == "TCP, client receives"
+    with pytest.raises(LogError) as refused:
+        iperf(CONNECTED, line(0, "9.37", "", "  1"), line(0, "9.28", "", " *1"), line(0, "18.7", "", "FD1"))
+    assert refused.value.code == "no-results"
+
+
+@pytest.mark.parametrize("lines", [(), (CONNECTED, HEAD, line(0, "0.00"))])
+def test_an_error_of_iperf_without_results_is_a_failed_job(lines: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    error = "iperf3: error - unable to connect to server - server may have stopped running: Connection refused"
+    path.write_text("\n".join([*lines, error, ""]), encoding="utf-8")
+    with pytest.raises(LogError, match="Connection refused") as refused:
+        read_log(path)
+    assert refused.value.code == "job-failed"
+
+
+def test_prose_with_an_interval_is_no_log_of_iperf(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    table = "| op | ranks | size | time_us |\n|---|---|---|---|\n| all_reduce | 8 | 1073741824 | 5000 |\n"
+    path.write_text(f"First iperf3 (0.0-10.0 sec 10.9 GBytes 9.40 Gbits/sec), then:\n\n{table}", encoding="utf-8")
+    assert read_log(path).tool == "table"
+
+
 def test_udp_without_a_line_of_the_receiver_is_refused() -> None:
     with pytest.raises(LogError, match="receiver"):
         iperf(line(0, "1.00", " 86330"), line(1, "1.00", " 86320"), head=HEAD.replace("Retr  Cwnd", "Total Datagrams"))
@@ -121,6 +205,30 @@ def test_a_json_document_with_an_error_is_a_failed_job() -> None:
     with pytest.raises(LogError, match="unable to connect") as refused:
         log_of("iperf-json", [text])
     assert refused.value.code == "job-failed"
+
+
+def test_every_document_of_json_is_read() -> None:
+    text = (LOGS / "iperf.json").read_text(encoding="utf-8")
+    one = log_of("iperf-json", [text])
+    other = text.replace("55494", "55495")
+    log = log_of("iperf-json", [text, other, text, text[: len(text) // 2]])
+    assert [row.rate for row in log.rows] == 2 * [row.rate for row in one.rows]
+    assert {"repeated-header", "truncated-row"} <= {note.code for note in log.notes}
+    assert [table.line for table in log.tables] == [1, 1 + text.count("\n")]
+
+
+def test_the_lines_of_a_json_stream_are_refused() -> None:
+    with pytest.raises(LogError, match="-J"):
+        log_of("iperf-json", ['{"event":"start","data":{"test_start":{"protocol":"TCP"}}}\n'])
+
+
+@pytest.mark.parametrize(
+    ("options", "paced"), [("-u", True), ("-u -b 0", False), ("-b 1G", True), ("-u -b 0.5G", True), ("-t 3", False)]
+)
+def test_a_sender_held_to_a_rate_is_noted(options: str, *, paced: bool) -> None:
+    udp = "[  5]   0.00-10.00  sec  1.16 GBytes  1.00 Gbits/sec   0.015 ms  0/850341 (0%)  receiver"
+    log = log_of("iperf", [f"$ iperf3 -c node1 {options}\n", udp if "-u" in options else line(0, "8.00")])
+    assert ("paced" in {note.code for note in log.notes}) == paced
 
 
 @pytest.mark.parametrize("omitted", [" (omitted)", "\n(omitted)", " (omit\nted)", " (\nomitted)"])
@@ -151,6 +259,16 @@ def test_samples_of_a_stream_are_one_launch_judged_by_the_nic(nics: str, status:
     (row,) = judgement.runs[0].imported
     assert row.case.size_bytes / row.time_ns == pytest.approx(8.5 / 8)
     assert [verdict.status for verdict in judgement.verdicts] == [status]
+
+
+@pytest.mark.parametrize(("options", "status"), [("-b 1G", "explained"), ("-t 3", "slower")])
+def test_a_rate_to_which_the_sender_is_held_explains_itself(options: str, status: str, tmp_path: Path) -> None:
+    path, facts = tmp_path / "log", LogFacts.stated({"nics": "1x10Gb/s"}, catalogue())
+    text = f"$ iperf3 -c node1 {options}\n{CONNECTED}{HEAD}{summary('1.00', 'receiver')}\n"
+    path.write_text(text, encoding="utf-8")
+    judgement = judge(pool([find(tmp_path, str(path)).read(facts)]))
+    assert answer_of(judgement).status == status
+    assert ("held to -b" in (judgement.cases[0].case.tool_op or "")) == (status == "explained")
 
 
 SOCKETS = (

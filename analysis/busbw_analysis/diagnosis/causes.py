@@ -451,6 +451,13 @@ _RULES: Final = (
         unjudged=True,
     ),
     _Rule("one-rank", _ALL_GPUS, always=False, unjudged=True),
+    _Rule(
+        "paced",
+        "run iperf with TCP and without -b",
+        # Of several cases, the note does not say which.
+        lambda judgement, verdict: verdict.status == "slower" and len(judgement.cases) == 1,
+        always=False,
+    ),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
     _Rule("gpu-hardware", "check that GPU, its slot and its links (busbw peaks --here)", lambda *_: True, _of_gpus),
     _Rule(

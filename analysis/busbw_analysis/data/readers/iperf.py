@@ -10,35 +10,44 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
+from busbw.errors import LogError
 from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
+from busbw_analysis.data.readers.json_text import decoded, document, items, mapping, real, text
 from busbw_analysis.data.readers.lines import Line, number, whole
 
-SIGN: Final = re.compile(rb"\d\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec")
-JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
-_ROW: Final = re.compile(
-    r"(?:\[ *\*?(SUM|\d+)\](?:\[([RT]X)-[CS]\])? +)?(\d+\.\d+)- *(\d+\.\d+) +sec +([\d.]+) +([KMGT]?)Bytes"
-    r" +([\d.]+) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d+)(?=\s|$))?"
-    r"(?:.*?(\d+) */ *(\d+) +\()?(?:.*?\b(sender|receiver)\b)?(?P<rest>.*)"
+SIGN: Final = re.compile(
+    rb"\[ *\*?(?:SUM|\d{1,9})\](?:\[[RT]X-[CS]\])? +\d+\.\d+- *\d+\.\d+ +sec +[\d.]+ +[KMGT]?Bytes"
+    rb" +[\d.]+ +[KMGT]?(?:bits|Bytes)/sec"
 )
+ERROR: Final = re.compile(rb"iperf3: error - ")
+JSON: Final = re.compile(rb'"test_start"\s*:\s*\{|"intervals"\s*:\s*\[\s*\{\s*"streams"')
+_DOCUMENT: Final = re.compile(r"^ {0,9}(\{)", re.MULTILINE)
+_ROW: Final = re.compile(
+    r"(?:\[ *(SUM|\*?\d{1,9})\](?:\[([RT]X)-[CS]\])? +|^)(\d{1,9}\.\d{1,9})- *(\d{1,9}\.\d{1,9}) +sec"
+    r" +([\d.]{1,19}) +([KMGT]?)Bytes +([\d.]{1,19}) +([KMGT]?)(bits|Bytes)/sec(?:\s+(\d{1,19})(?=\s|$))?"
+    r"(?:.{0,60}?(\d{1,19}) ?/ {0,9}(\d{1,19}) +\()?(?:.{0,60}?\b(sender|receiver)\b)?(?P<rest>.*)"
+)
+_FAILED: Final = re.compile(r"\biperf3: (?:(error)|interrupt) - .+")
 _OMITTED: Final = re.compile(r"\((?:o|$)")
 """Behind an interval before the test counts, perhaps broken off by a terminal."""
 _BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
 _ENDS: Final = re.compile(r"\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)")
 _COMMAND: Final = re.compile(r"\biperf3?(?:\.exe)?\s+(?=.*-\w)(.*)")
-_LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d+)([KkMm]?)(?!\S)")
+_LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d{1,9}(?:\.\d{1,9})?)([KkMmGg]?)[A-Za-z]?(?!\S)")
 _STREAMS: Final = re.compile(r"(?<!\S)(?:-P ?|--parallel[ =])(\d{1,4})(?!\S)")
-_PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?!0\b)\d")
+_PACED: Final = re.compile(r"(?<!\S)(?:-b ?|--(?:bitrate|bandwidth)[ =])(?:(0)(?![\d.])|\d)")
 _SIZE: Final = re.compile(r"(?:Sending|Receiving|streams?,) (\d+) byte (?:datagrams|blocks)")
 _SERVER_PORTS: Final = frozenset({"5001", "5201"})
 _TCP_BYTES: Final = 128 << 10
 _UDP_BYTES: Final = (1448, 1460, 1470, 8192)
 """Default messages of the versions, of which the one that fits transfers and datagrams up to ``_CLOSE`` is taken."""
 _CLOSE: Final = 0.001
+_NEAR: Final = 0.05
+"""Share by which the only interval of iperf 2 and its summary, or both sides of a test, may differ."""
 _POWER: Final = " KMGT"
 _LEAST_COVERED: Final = 2
 """Lines besides itself that a summary covers."""
@@ -73,7 +82,10 @@ class _Test:
 
     ends: address and port of this side, and of the other
     streams, connected: those asked for, and connections
-    sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them
+    paced: whether the sender is held to a rate; None if that is not said
+    sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them, where
+        transfers fit all datagrams and those that arrived
+    reported: the next row is what the server counts
     """
 
     line: int = 1
@@ -86,8 +98,9 @@ class _Test:
     at_server: bool = False
     reverse: bool = False
     udp: bool = False
-    paced: bool = False
+    paced: bool | None = None
     sent_datagrams: bool = False
+    reported: bool = False
     rows: list[_Row] = field(default_factory=list)
 
 
@@ -95,32 +108,73 @@ _Seen = set[frozenset[tuple[str, ...]]]
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
-    """The tests of the log."""
+    """The tests of the log. Raises LogError if none ended because of an error of iperf, or if several are mixed."""
     test, seen = _Test(), _Seen()
+    error: str | None = None
     for line in draft.scan(lines):
         match = _ROW.search(line.text) if line.text.count(" sec ") == 1 else None
-        begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
         row = None if match is None or _OMITTED.search(match["rest"]) is not None else _row(line, match)
-        if match is None and line.text == "(omitted)" and test.rows:
-            test.rows.pop()
-        if row is not None and any(row[1:6] == other[1:6] for other in test.rows):
-            _add(draft, test, seen)
-            test = replace(test, line=line.number, rows=[])
-        elif test.rows and (begins or command or ends):
-            _add(draft, test, seen)
-            test = _Test(line.number, heading=test.heading, at_server=test.at_server, udp=test.udp)
         if row is not None:
-            test.rows.append(row)
+            test = _with_row(draft, test, seen, row)
         elif match is None:
-            _take(test, line.text)
-        if begins is not None:
-            test.at_server = begins[0][0] in "AS"
-        if command is not None:
-            _options(test, command[0].strip(), command[1])
-        if ends is not None:
-            test.ends, test.connected = test.ends or ends.groups(), test.connected + 1
-            test.at_server |= ends[2] in _SERVER_PORTS and ends[4] not in _SERVER_PORTS
+            test = _with_heading(draft, test, seen, line)
+            if (failed := _FAILED.search(line.text)) is not None:
+                test.ends = test.ends if test.rows else ()
+                if failed[1] is not None:
+                    error = failed[0]
+                    draft.fail(error, line.number)
     _add(draft, test, seen)
+    _refuse_failed(draft, error)
+
+
+def _refuse_failed(draft: Draft, error: str | None) -> None:
+    """Raise LogError with the error of iperf if there is no result."""
+    if error is not None and not draft.tables:
+        message = f"the job of iperf failed before its first result; its last error: {error}"
+        raise LogError(message, code="job-failed", log=draft.source)
+
+
+def _with_row(draft: Draft, test: _Test, seen: _Seen, row: _Row) -> _Test:
+    """The test that a row belongs to: the last, or the next of the same kind where the last has such a row."""
+    if test.reported:
+        row, test.reported = row._replace(side="receiver"), False
+    same = next((other for other in test.rows if row[1:6] == other[1:6]), None)
+    if same is not None and test.ends and abs(row.rate - same.rate) > _NEAR * same.rate:
+        _refuse_mixed(draft, row.line)
+    if same is not None:
+        _add(draft, test, seen)
+        test = replace(test, line=row.line, rows=[])
+    test.rows.append(row)
+    return test
+
+
+def _with_heading(draft: Draft, test: _Test, seen: _Seen, line: Line) -> _Test:
+    """The test that a line without a row belongs to, with what the line says of it."""
+    begins, command, ends = (sign.search(line.text) for sign in (_BEGINS, _COMMAND, _ENDS))
+    if line.text == "(omitted)" and test.rows:
+        test.rows.pop()
+    if test.rows and (begins or command or ends):
+        _add(draft, test, seen)
+        test = _Test(line.number, heading=test.heading, at_server=test.at_server)
+    _take(test, line.text)
+    if begins is not None:
+        test.at_server = begins[0][0] in "AS"
+    if command is not None:
+        _options(test, command[0].strip(), command[1])
+    if ends is not None:
+        found = ends.groups()
+        shared = [mine == its for mine, its in zip(test.ends, found, strict=False)]
+        if shared and not (shared[0] and shared[2] and (shared[1] or shared[3])):
+            _refuse_mixed(draft, line.number)
+        test.ends, test.connected = test.ends or found, test.connected + 1
+        test.at_server |= ends[2] in _SERVER_PORTS and ends[4] not in _SERVER_PORTS
+    return test
+
+
+def _refuse_mixed(draft: Draft, line: int) -> NoReturn:
+    why = "the output of tests that ran at once, such as of several clients or of iperf 2 with -d, is mixed"
+    do = "give each client a file, and measure both directions with iperf3 --bidir"
+    raise LogError(f"{draft.source}:{line}: {why}: {do}", code="interleaved-logs")
 
 
 def _take(test: _Test, text: str) -> None:
@@ -130,7 +184,8 @@ def _take(test: _Test, text: str) -> None:
     elif (match := _SIZE.search(text)) is not None:
         test.size = whole(match[1])
     test.udp |= "UDP port" in text
-    test.reverse |= text.startswith("Reverse mode")
+    test.reported |= text.endswith("Server Report:")
+    test.reverse |= text.startswith("Reverse mode") or text.endswith("(reverse)")
     test.sent_datagrams |= text.endswith(" datagrams") and "Sent " in text
 
 
@@ -138,9 +193,10 @@ def _options(test: _Test, command: str, options: str) -> None:
     length, streams = _LENGTH.search(options), _STREAMS.search(options)
     test.command, test.udp = command, "-u" in options.split()
     test.reverse = not {"-R", "--reverse"}.isdisjoint(options.split())
-    test.paced, test.streams = _PACED.search(options) is not None, int(streams[1]) if streams is not None else 0
+    paced = _PACED.search(options)
+    test.paced, test.streams = paced and paced[1] is None, int(streams[1]) if streams is not None else 0
     power = _POWER.index(length[2].upper() or " ") if length is not None else 0
-    test.size = whole((whole(length[1]) or 0) << 10 * power) or None if length is not None else None
+    test.size = int(float(length[1]) * (1 << 10 * power)) or None if length is not None else None
 
 
 def _row(line: Line, match: re.Match[str]) -> _Row | None:
@@ -166,43 +222,65 @@ def _row(line: Line, match: re.Match[str]) -> _Row | None:
 
 
 def read_json(draft: Draft, lines: Iterable[str]) -> None:
-    """The test of ``--json``."""
-    parsed = document(draft.source, lines)
+    """The tests of ``--json``, each a document. Raises LogError if none ended because of an error of iperf."""
+    first, seen = document(draft.source, lines), _Seen()
+    found: list[tuple[int, dict[str, Any]]] = []
+    for match in _DOCUMENT.finditer(first.text):
+        line = 1 + first.text.count("\n", 0, match.start())
+        try:
+            value = mapping(decoded(first.text, match.start(1)))
+        except (ValueError, RecursionError):
+            draft.note("truncated-row", line, "a JSON document that is cut off or damaged is ignored")
+            continue
+        if value == first or not value.keys().isdisjoint(("intervals", "error")):
+            found.append((line, value))
+    found = found if any(value == first for _, value in found) else [(1, first), *found]
+    errors = [error for line, parsed in found if (error := _read_document(draft, line, parsed, seen)) is not None]
+    _refuse_failed(draft, errors[-1] if errors else None)
+
+
+def _read_document(draft: Draft, line: int, parsed: dict[str, Any], seen: _Seen) -> str | None:
+    """Add the test of a document; return the error in it."""
     start, end = mapping(parsed.get("start")), mapping(parsed.get("end"))
     settings, connected = mapping(start.get("test_start")), [*map(mapping, items(start.get("connected")))]
     if (error := text(parsed.get("error"))) is not None:
-        draft.fail(error)
+        draft.fail(error, line)
+    if "event" in parsed:
+        draft.note("waived", line, "the lines of --json-stream are not read: run it with -J instead")
     draft.facts["tool_version"] = (text(start.get("version")) or "").removeprefix("iperf ") or None
     first = connected[0] if connected else {}
     ends = [text(first.get(f"{side}_{what}")) for side in ("local", "remote") for what in ("host", "port")]
     both = settings.get("bidir") == 1
+    target = whole(settings.get("target_bitrate"))
     test = _Test(
+        line,
         ends=tuple(map(str, ends)) if all(ends) else (),
         streams=whole(settings.get("num_streams")) or 0,
         size=whole(settings.get("blksize")) or None,
         at_server="accepted_connection" in start,
         reverse=settings.get("reverse") == 1,
         udp=settings.get("protocol") == "UDP",
-        paced=bool(whole(settings.get("target_bitrate"))),
+        paced=None if target is None else target > 0,
         sent_datagrams=True,
     )
     for interval in map(mapping, items(parsed.get("intervals"))):
         for name in ("sum", "sum_bidir_reverse"):
-            test.rows += _of_json(mapping(interval.get(name)), "", both=both)
+            test.rows += _of_json(line, mapping(interval.get(name)), "", both=both)
     for name, side in (("sum_sent", "sender"), ("sum_received", "receiver"), ("sum", "both")):
         for suffix in ("", "_bidir_reverse"):
-            test.rows += _of_json(mapping(end.get(name + suffix)), side, both=both)
-    _add(draft, test, _Seen())
+            test.rows += _of_json(line, mapping(end.get(name + suffix)), side, both=both)
+    _add(draft, test, seen)
+    return error
 
 
-def _of_json(values: dict[str, Any], side: str, *, both: bool) -> Iterator[_Row]:
+def _of_json(line: int, values: dict[str, Any], side: str, *, both: bool) -> Iterator[_Row]:
     """The row of a sum over all streams; none if it is no sum."""
     start, end, moved, rate = (real(values.get(name)) for name in ("start", "end", "bytes", "bits_per_second"))
     if start is None or end is None or moved is None or rate is None or values.get("omitted") is True:
         return
     role = ("TX" if values.get("sender") is True else "RX") if both else ""
     sent, lost = whole(values.get("packets", values.get("retransmits"))), whole(values.get("lost_packets"))
-    yield _Row(1, "SUM", role, start, end, side, moved, 0.0, rate / 8, sent, lost)
+    yield _Row(line, "SUM", role, start, end, side, moved, 0.0, rate / 8, sent, lost)
 
 
 def _add(draft: Draft, test: _Test, seen: _Seen) -> None:
@@ -211,7 +289,11 @@ def _add(draft: Draft, test: _Test, seen: _Seen) -> None:
     if test.rows and test.ends and ends in seen:
         why = "the same test is printed twice, such as by client and server: the first one is read"
         draft.note("repeated-header", test.line, why)
+    elif len(stars := {row.stream[:1] == "*" for row in test.rows if row.stream != "SUM"}) > 1:
+        why = "a test of iperf 2 in both directions is ignored: measure them with iperf3 --bidir"
+        draft.note("waived", test.line, why)
     elif test.rows:
+        test.reverse |= stars == {True}
         draft.begin(test.line)
         draft.facts |= {"command": test.command} if test.command else {}
         for rank, host in enumerate(test.ends[2::-2] if test.at_server else test.ends[::2]):
@@ -252,8 +334,9 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     size = test.size or _assumed(draft, test, udp=udp)
     again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)])
     again = again if "Retr" in test.heading or sums else 0
-    if udp or test.paced:
-        why = "the sender is held to the rate of -b (UDP without it: 1 Mbit/s), which is no limit of the network"
+    if test.paced or (udp and test.paced is None):
+        unless = "" if test.paced else " (UDP without it: 1 Mbit/s) unless that is 0"
+        why = f"the sender is held to the rate of -b{unless}, which is no limit of the network"
         draft.note("paced", line, why)
     if again:
         draft.note("retransmitted", line, f"TCP sent {again} segments again (Retr): they were lost or late")
@@ -261,6 +344,7 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     server_sends = (role == "TX") == test.at_server if role else test.reverse or (test.at_server and sends)
     name = "UDP" if udp else "TCP"
     name += f", {streams} {f'of {asked} ' * (streams < asked)}streams" if max(streams, asked) > 1 else ""
+    name += ", held to -b" if test.paced else ""
     draft.add(
         line,
         op="pair_bidir" if role else "pair_uni",
@@ -305,21 +389,35 @@ def _summary(rows: Sequence[_Row], test: _Test, *, udp: bool) -> Iterator[_Row]:
     """The summaries that say what arrived, at best as the receiver counts it."""
     for side in ("receiver", "", "both", "sender"):
         for row in rows:
-            if row.side == side and row.rate and (not udp or row.lost is not None):
-                lost = (row.lost or 0) / (row.sent or 1) if udp and side != "receiver" and test.sent_datagrams else 0.0
-                yield row._replace(rate=row.rate * (1 - lost))
+            share = _lost(row, test) if udp else 0.0
+            if row.side == side and row.rate and share is not None:
+                yield row._replace(rate=row.rate * (1 - share))
+
+
+def _lost(row: _Row, test: _Test) -> float | None:
+    """The share that is lost of what a row of UDP says was moved; None if the row does not say what arrived."""
+    if row.lost is None or row.side == "receiver" or not row.lost or not row.sent:
+        return None if row.lost is None else 0.0
+    sizes = (test.size,) if test.size else _UDP_BYTES
+    is_sent, is_arrived = (any(_fits(row, count, size) for size in sizes) for count in (row.sent, row.sent - row.lost))
+    if not is_sent and not is_arrived:
+        return None
+    return row.lost / row.sent if is_sent and (test.sent_datagrams or not is_arrived) else 0.0
+
+
+def _fits(row: _Row, count: int, size: int) -> bool:
+    return abs(row.moved - count * size) <= row.error + _CLOSE * row.moved
 
 
 def _assumed(draft: Draft, test: _Test, *, udp: bool) -> int | None:
     """The default size of a message; of UDP, the one that fits transfers and datagrams; None if none or several do."""
-    counts = [
-        (row, (row.sent or 0) - (0 if row.side == "sender" or test.sent_datagrams else row.lost or 0))
-        for row in test.rows
-    ]
+    counted = [row for row in test.rows if row.sent]
     fits = [
         size
-        for size in (_UDP_BYTES if any(count > 0 for _, count in counts) else ())
-        if all(abs(row.moved - count * size) <= row.error + _CLOSE * row.moved for row, count in counts if count > 0)
+        for size in (_UDP_BYTES if counted else ())
+        if all(
+            _fits(row, row.sent or 0, size) or _fits(row, (row.sent or 0) - (row.lost or 0), size) for row in counted
+        )
     ]
     size = _TCP_BYTES if not udp else fits[0] if len(fits) == 1 else None
     if size is not None:

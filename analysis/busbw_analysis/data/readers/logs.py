@@ -176,6 +176,7 @@ READERS: Final = (
     Reader("NCCL RAS", ras.SIGN, ras.read, NCCL),
     _FAILURE,
     _MESSAGES,
+    Reader("iperf", iperf.ERROR, iperf.read, _SOCKETS),
     _HARDWARE,
 )
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
