@@ -200,3 +200,46 @@ def test_columns_of_fabtests_have_to_agree() -> None:
     rows = ["1k      10      =10      20k         0.00s    128.00       8.00       0.12\n"]
     rows.append("1k      10      =10      20k         0.00s    128.00       80.0       0.12\n")
     assert len(log_of("fabtests", [head, *rows]).rows) == 1
+
+
+PREFLIGHT = f"{HEAD}{line(0, '8.00')}\n{line(1, '9.00')}\n{summary('8.50', 'receiver', 2)}\niperf Done.\n"
+TABLE = "\n| op | ranks | size | time_us |\n|---|---|---|---|\n| all_reduce | 8 | 1048576 | 50 |\n"
+WAITED = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8, NumelOut=8) ran"
+FABTESTS = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"
+FABTEST = f"{FABTESTS}1k      10      =10      20k         0.00s    128.00       8.00       0.12\n"
+SOCKPERF = "sockperf: Summary: Latency is 17.2 usec\n"
+
+
+@pytest.mark.parametrize("before", [PREFLIGHT, FABTEST, SOCKPERF])
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ("".join(f"step: {step}, loss: 2.1, time: 250.0 ms\n" for step in range(9)), "training-log"),
+        (f"[rank3]:[E1130 ProcessGroupNCCL.cpp:629] [Rank 3] {WAITED} for 600017 milliseconds\n", "hang"),
+        ("node1:1:2 [0] misc/ibvwrap.cc:160 NCCL WARN Call to ibv_modify_qp failed with error 110\n", "job-failed"),
+        (TABLE, ""),
+    ],
+)
+def test_a_test_of_the_network_hides_nothing_below(before: str, after: str, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(before + after, encoding="utf-8")
+    if code:
+        with pytest.raises(LogError) as refused:
+            read_log(path)
+        assert refused.value.code == code
+    else:
+        assert {row.op for row in read_log(path).rows} == {"all_reduce"}
+
+
+@pytest.mark.parametrize("log", [PREFLIGHT, FABTEST, SOCKPERF])
+def test_a_log_of_the_network_alone_is_read_behind_any_prefix(log: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"node1: {line}\n" for line in log.splitlines()), encoding="utf-8")
+    assert len(read_log(path).rows) == 1
+
+
+def test_prose_about_sockperf_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"Before: {SOCKPERF[:-1]} between the hosts, then all_reduce.\n", encoding="utf-8")
+    with pytest.raises(LogError):
+        read_log(path)

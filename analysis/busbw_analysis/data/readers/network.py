@@ -70,7 +70,7 @@ def read_fabtests(draft: Draft, lines: Iterable[str]) -> None:
 
 # --- sockperf --------------------------------------------------------------------------------------------------------
 
-SOCKPERF: Final = re.compile(rb"Summary: (?:Latency is|Round trip is|Message Rate is) [\d.]+ ")
+SOCKPERF: Final = re.compile(rb"(?m)Summary: (?:Latency|Round trip|Message Rate) is [\d.]+ (?:usec|\[msg/sec\])\s*$")
 _SUMMARY: Final = re.compile(r"Summary: (Latency|Round trip|Message Rate) is ([\d.]+) (?:usec|\[msg/sec\])")
 _BANDWIDTH: Final = re.compile(r"Summary: BandWidth is ([\d.]+) MBps")
 _SOCKPERF: Final = re.compile(r"\bsockperf\s+(pp|ping-pong|ul|under-load|tp|throughput)\b(.*)")

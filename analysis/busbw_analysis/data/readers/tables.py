@@ -22,7 +22,8 @@ from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named, verdict, wh
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
-    rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
+    rb"(?im)^(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed))"
+    rb"(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
     rb"|(?:\b[mu]|\xc2\xb5|\xce\xbc)s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
