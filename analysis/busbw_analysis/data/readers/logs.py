@@ -368,7 +368,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
-    if has_steps and is_recognised and reader in {None, _MESSAGES, *_NETWORK}:
+    goes_on = reader is _FAILURE and training.SIGN.search(failures.after_restarts(head)) is not None
+    if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK}):
         raise _of_training(name, file)
     unread = _unread(name, head)
     if reader in {None, _HARDWARE} and unread is not None:
