@@ -306,7 +306,10 @@ class Table:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
         self.columns = _columns(header)
         if any("samples" in heading.lower() for heading in header):  # whose duration is that of the test
-            self.columns = [Column(c.heading) if "duration" in c.heading.lower() else c for c in self.columns]
+            without = [Column(c.heading) if "duration" in c.heading.lower() else c for c in self.columns]
+            others = any(c.name in RESULTS for c in without)
+            short = any(c.name == "time" and c.factors and max(c.factors) < 1 for c in self.columns)
+            self.columns = self.columns if short and not others else without
         self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
         self.rccl = "numCycle" in header or split is list
