@@ -243,3 +243,61 @@ def test_prose_about_sockperf_is_no_log(tmp_path: Path) -> None:
     path.write_text(f"Before: {SOCKPERF[:-1]} between the hosts, then all_reduce.\n", encoding="utf-8")
     with pytest.raises(LogError):
         read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "row", "size", "seconds"),
+    [
+        ("fi_rma_bw -I 1900", "64k     1k      118m        0.01s  10485.76       6.25       0.16", 65536, 6.25e-6),
+        ("fi_pingpong -I 1500", "64      1k      =1k      187k        0.02s      8.00       8.00       0.12", 64, 8e-6),
+        ("fi_pingpong", "64      1k      =1k      125k        0.02s      8.00       8.00       0.12", 64, 8e-6),
+        ("", "64      1k      =1k      125k        0.02s      8.00       8.00       0.12", 64, 8e-6),
+    ],
+)
+def test_digits_of_fabtests_are_cut_off(command: str, row: str, size: int, seconds: float) -> None:
+    (read,) = log_of("fabtests", [f"$ {command} node1\n", FABTESTS, f"{row}\n"]).rows
+    assert (read.tool_size_bytes, read.time_seconds) == (size, seconds)
+    assert read.op == ("pair_uni" if "bw" in command else "ping_pong")
+
+
+def test_a_row_of_fabtests_that_does_not_fit_is_no_row_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{FABTESTS}64      1k      =1k      999m        0.02s      8.00       8.00       0.12\n")
+    with pytest.raises(LogError):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ("-m 1M", 1 << 20),
+        ("-m 64k", 64000),
+        ("-m64K", 64 << 10),
+        ("--msg_size 2kib", 2048),
+        ("-m 1gb", 10**9),
+        ("-m 1:2", None),
+        ("-t 9", 64 << 10),
+    ],
+)
+def test_the_size_of_qperf_is_that_of_its_option(given: str, size: int | None) -> None:
+    lines = [f"$ qperf {given} node1 rc_bw\n", "rc_bw:\n", "    bw  =  11 GB/sec\n"]
+    assert [row.tool_size_bytes for row in log_of("qperf", lines).rows] == [size]
+
+
+@pytest.mark.parametrize(
+    ("command", "burst"), [("", " : first burst 15"), ("$ netperf -H node1 -t TCP_RR -- -b 15 -r 64,64\n", "")]
+)
+def test_of_transactions_under_way_at_a_time_no_latency_follows(command: str, burst: str) -> None:
+    title = f"MIGRATED TCP REQUEST/RESPONSE TEST from 0.0.0.0 () port 0 AF_INET to node1 () port 0 AF_INET{burst}\n"
+    row = "16384  131072 64       64      10.00    250000.00\n"
+    with pytest.raises(LogError):
+        log_of("netperf", [command, title, SOCKETS, row])
+
+
+def test_of_udp_with_the_load_of_cpus_counts_what_arrived() -> None:
+    head = "bytes   bytes    secs            #      #   10^6bits/sec % SS     us/KB\n"
+    rows = ["212992   65507   10.00       91812      0     4811.5     2.10     0.572\n"]
+    rows.append("212992           10.00       45906            2405.7     1.30     0.354\n")
+    (row,) = log_of("netperf", [head, *rows]).rows
+    assert (row.tool_op, row.tool_size_bytes) == ("UDP_STREAM", 65507)
+    assert row.rate == pytest.approx(2405.7e6 / 8)
