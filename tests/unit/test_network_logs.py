@@ -1,6 +1,7 @@
 """Logs of small network benchmarks: what is a sample, what is counted once, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from testing.logs import LOGS, log_of, read_log
@@ -12,6 +13,7 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import answer_of
 
 GBIT = 1e9 / 8
 HEAD = "[ ID] Interval           Transfer     Bitrate         Retr  Cwnd\n"
@@ -301,3 +303,13 @@ def test_of_udp_with_the_load_of_cpus_counts_what_arrived() -> None:
     (row,) = log_of("netperf", [head, *rows]).rows
     assert (row.tool_op, row.tool_size_bytes) == ("UDP_STREAM", 65507)
     assert row.rate == pytest.approx(2405.7e6 / 8)
+
+
+@pytest.mark.parametrize(("given", "status"), [({}, "not judged"), ({"nics": "1x20Gb/s", "hosts": 2}, "as expected")])
+def test_small_messages_of_a_stream_are_no_latency(given: dict[str, Any], status: str, tmp_path: Path) -> None:
+    lines = ["$ sockperf tp -i node1 --tcp -m 1024", "sockperf: Summary: Message Rate is 2000000 [msg/sec]"]
+    path = tmp_path / "log"
+    path.write_text("\n".join([*lines, "sockperf: Summary: BandWidth is 1953.125 MBps", ""]), encoding="utf-8")
+    judgement = judge(pool([find(tmp_path, str(path)).read(LogFacts.stated(given, catalogue()))]))
+    assert [verdict.status for verdict in judgement.verdicts] == [status]
+    assert "latency" not in answer_of(judgement).headline
