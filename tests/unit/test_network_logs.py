@@ -1,6 +1,7 @@
 """Logs of small network benchmarks: what is a sample, what is counted once, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from testing.logs import LOGS, log_of, read_log
@@ -318,3 +319,114 @@ def test_columns_of_fabtests_have_to_agree() -> None:
     rows = ["1k      10      =10      20k         0.00s    128.00       8.00       0.12\n"]
     rows.append("1k      10      =10      20k         0.00s    128.00       80.0       0.12\n")
     assert len(log_of("fabtests", [head, *rows]).rows) == 1
+
+
+PREFLIGHT = f"{HEAD}{line(0, '8.00')}\n{line(1, '9.00')}\n{summary('8.50', 'receiver', 2)}\niperf Done.\n"
+TABLE = "\n| op | ranks | size | time_us |\n|---|---|---|---|\n| all_reduce | 8 | 1048576 | 50 |\n"
+WAITED = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8, NumelOut=8) ran"
+FABTESTS = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"
+FABTEST = f"{FABTESTS}1k      10      =10      20k         0.00s    128.00       8.00       0.12\n"
+SOCKPERF = "sockperf: Summary: Latency is 17.2 usec\n"
+
+
+@pytest.mark.parametrize("before", [PREFLIGHT, FABTEST, SOCKPERF])
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ("".join(f"step: {step}, loss: 2.1, time: 250.0 ms\n" for step in range(9)), "training-log"),
+        (f"[rank3]:[E1130 ProcessGroupNCCL.cpp:629] [Rank 3] {WAITED} for 600017 milliseconds\n", "hang"),
+        ("node1:1:2 [0] misc/ibvwrap.cc:160 NCCL WARN Call to ibv_modify_qp failed with error 110\n", "job-failed"),
+        (TABLE, ""),
+    ],
+)
+def test_a_test_of_the_network_hides_nothing_below(before: str, after: str, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(before + after, encoding="utf-8")
+    if code:
+        with pytest.raises(LogError) as refused:
+            read_log(path)
+        assert refused.value.code == code
+    else:
+        assert {row.op for row in read_log(path).rows} == {"all_reduce"}
+
+
+@pytest.mark.parametrize("log", [PREFLIGHT, FABTEST, SOCKPERF])
+def test_a_log_of_the_network_alone_is_read_behind_any_prefix(log: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"node1: {line}\n" for line in log.splitlines()), encoding="utf-8")
+    assert len(read_log(path).rows) == 1
+
+
+def test_prose_about_sockperf_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"Before: {SOCKPERF[:-1]} between the hosts, then all_reduce.\n", encoding="utf-8")
+    with pytest.raises(LogError):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "row", "size", "seconds"),
+    [
+        ("fi_rma_bw -I 1900", "64k     1k      118m        0.01s  10485.76       6.25       0.16", 65536, 6.25e-6),
+        ("fi_pingpong -I 1500", "64      1k      =1k      187k        0.02s      8.00       8.00       0.12", 64, 8e-6),
+        ("fi_pingpong", "64      1k      =1k      125k        0.02s      8.00       8.00       0.12", 64, 8e-6),
+        ("", "64      1k      =1k      125k        0.02s      8.00       8.00       0.12", 64, 8e-6),
+    ],
+)
+def test_digits_of_fabtests_are_cut_off(command: str, row: str, size: int, seconds: float) -> None:
+    (read,) = log_of("fabtests", [f"$ {command} node1\n", FABTESTS, f"{row}\n"]).rows
+    assert (read.tool_size_bytes, read.time_seconds) == (size, seconds)
+    assert read.op == ("pair_uni" if "bw" in command else "ping_pong")
+
+
+def test_a_row_of_fabtests_that_does_not_fit_is_no_row_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{FABTESTS}64      1k      =1k      999m        0.02s      8.00       8.00       0.12\n")
+    with pytest.raises(LogError):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ("-m 1M", 1 << 20),
+        ("-m 64k", 64000),
+        ("-m64K", 64 << 10),
+        ("--msg_size 2kib", 2048),
+        ("-m 1gb", 10**9),
+        ("-m 1:2", None),
+        ("-t 9", 64 << 10),
+    ],
+)
+def test_the_size_of_qperf_is_that_of_its_option(given: str, size: int | None) -> None:
+    lines = [f"$ qperf {given} node1 rc_bw\n", "rc_bw:\n", "    bw  =  11 GB/sec\n"]
+    assert [row.tool_size_bytes for row in log_of("qperf", lines).rows] == [size]
+
+
+@pytest.mark.parametrize(
+    ("command", "burst"), [("", " : first burst 15"), ("$ netperf -H node1 -t TCP_RR -- -b 15 -r 64,64\n", "")]
+)
+def test_of_transactions_under_way_at_a_time_no_latency_follows(command: str, burst: str) -> None:
+    title = f"MIGRATED TCP REQUEST/RESPONSE TEST from 0.0.0.0 () port 0 AF_INET to node1 () port 0 AF_INET{burst}\n"
+    row = "16384  131072 64       64      10.00    250000.00\n"
+    with pytest.raises(LogError):
+        log_of("netperf", [command, title, SOCKETS, row])
+
+
+def test_of_udp_with_the_load_of_cpus_counts_what_arrived() -> None:
+    head = "bytes   bytes    secs            #      #   10^6bits/sec % SS     us/KB\n"
+    rows = ["212992   65507   10.00       91812      0     4811.5     2.10     0.572\n"]
+    rows.append("212992           10.00       45906            2405.7     1.30     0.354\n")
+    (row,) = log_of("netperf", [head, *rows]).rows
+    assert (row.tool_op, row.tool_size_bytes) == ("UDP_STREAM", 65507)
+    assert row.rate == pytest.approx(2405.7e6 / 8)
+
+
+@pytest.mark.parametrize(("given", "status"), [({}, "not judged"), ({"nics": "1x20Gb/s", "hosts": 2}, "as expected")])
+def test_small_messages_of_a_stream_are_no_latency(given: dict[str, Any], status: str, tmp_path: Path) -> None:
+    lines = ["$ sockperf tp -i node1 --tcp -m 1024", "sockperf: Summary: Message Rate is 2000000 [msg/sec]"]
+    path = tmp_path / "log"
+    path.write_text("\n".join([*lines, "sockperf: Summary: BandWidth is 1953.125 MBps", ""]), encoding="utf-8")
+    judgement = judge(pool([find(tmp_path, str(path)).read(LogFacts.stated(given, catalogue()))]))
+    assert [verdict.status for verdict in judgement.verdicts] == [status]
+    assert "latency" not in answer_of(judgement).headline

@@ -317,9 +317,9 @@ SAMPLES: Final = (
     ),
     ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",),
     (
-        "Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
+        "srun: error: Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
         "srun: error: task 0 launch failed: Plugin initialization failed",
-        "Unable to create step for job 2: Memory required by task is not available",
+        "srun: error: Unable to create step for job 2: Memory required by task is not available",
     ),
     (
         "invalid device ordinal",
@@ -330,7 +330,7 @@ SAMPLES: Final = (
         "HIP error: initialization error",
         "'CUDA-capable device(s) is/are busy or unavailable'",
     ),
-    ("synDeviceAcquire(&a, b) failed", "Device acquire failed"),
+    ("synDeviceAcquire(&a, b) failed", "RuntimeError: synStatus=26 [Generic failure] Device acquire failed."),
     ("undefined symbol: ncclCommRegister",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
     ("attempt to run as root",),
@@ -357,8 +357,8 @@ SAMPLES: Final = (
         "Exit code:    137",
         "Signal 9",
         "signal 9",
-        "EXIT CODE: 9",
-        "SIGNAL: 9",
+        "=   EXIT CODE: 9",
+        "=   KILLED BY SIGNAL: 9 (Killed)",
         "Out of memory: Killed",
         "out of memory: Killed",
         "oom-kill",
@@ -392,7 +392,11 @@ SAMPLES: Final = (
         "Barrier timed out. Id: [Init]Wait_for_all::0. This",
         "DEADLINE_EXCEEDED: Deadline Exceeded",
     ),
-    ("Task /job:a/task:0 heartbeat timeout", "stopped sending heartbeats"),
+    (
+        "Task /job:a/task:0 heartbeat timeout. The",
+        "Task a:0 heartbeat timeout.",
+        "The following tasks are unhealthy (stopped sending heartbeats):",
+    ),
     (
         "Failed to recv, got 0 bytes",
         "recvValue failed",
@@ -431,7 +435,7 @@ SAMPLES: Final = (
         "Caught error: Segmentation fault",
         "exited on signal 11",
         "exitcode: -11",
-        "EXIT CODE: 139",
+        "=   EXIT CODE: 139",
     ),
     (
         "unable to complete a TCP connection",
@@ -470,7 +474,12 @@ SAMPLES: Final = (
         "due to a collective timeout",
         "Some NCCL operations have failed or timed out",
     ),
-    ("The actor died", "the actor is dead", "worker died or was killed while"),
+    (
+        "RayActorError",
+        "The actor died unexpectedly before",
+        "The actor is dead because",
+        "A worker died or was killed while executing a task",
+    ),
     ("BAD TERMINATION OF ONE OF YOUR",),
     ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
 )
@@ -785,3 +794,32 @@ def test_results_below_a_failure_and_many_messages_are_read(tmp_path: Path) -> N
     above = f"{NCCL}NET/OFI Couldn't open AV. RC: -22\n" + f"{INFO}{'x' * 1000}\n" * 1_200
     path.write_text(above + (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8"), encoding="utf-8")
     assert read_log(path).rows
+
+
+STEPS: Final = "".join(f"step: {step}, loss: 2.1, time: 250.0 ms\n" for step in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [
+        ("INFO: the EXIT CODE: 9 means killed\n", "training-log"),
+        ("jax.distributed: Task 3 heartbeat timeout is 100 s (heartbeat_timeout_seconds=100)\n", "training-log"),
+        ("Task launch for the new model failed on node types that lack GPUs\n", "training-log"),
+        ("test_device_acquire Device acquire failed path ok\n", "training-log"),
+        ("xla flags: stopped sending heartbeats\n", "training-log"),
+        ("Tip: if you see 'The actor is dead' increase memory\n", "training-log"),
+        (f"{STEPS}The actor died unexpectedly before finishing this task; restarting it\n", "training-log"),
+        (f"{STEPS}The actor died unexpectedly before finishing this task\nCUDA out of memory\n", "job-failed"),
+        ("srun: error: Task launch for StepId=12.0 failed on node n3: Invalid job credential\n", "job-failed"),
+        ("=   KILLED BY SIGNAL: 9 (Killed)\n", "job-failed"),
+    ],
+)
+def test_steps_below_a_failure_are_read_where_a_launcher_starts_workers_again(
+    before: str, code: str, tmp_path: Path
+) -> None:
+    assert refused(tmp_path, before + STEPS).code == code
+
+
+@pytest.mark.parametrize("after", ["E0101 Task /job:jax_worker/replica:0/task:1 heartbeat timeout.", "RayActorError"])
+def test_a_worker_that_ends_after_the_last_step_is_a_failure(after: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, f"{STEPS}{after}\n").code == "job-failed"

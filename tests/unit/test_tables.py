@@ -225,6 +225,21 @@ def test_the_duration_beside_samples_is_that_of_the_test(tmp_path: Path) -> None
     assert refused.value.code == "no-results"
 
 
+@pytest.mark.parametrize(
+    ("headings", "cells"),
+    [
+        ("samples,duration_us", "20,100"),
+        ("num_samples,avg_duration_us", "20,100"),
+        ("samples,duration_us,time_us", "20,9999,100"),
+    ],
+)
+def test_a_duration_in_us_beside_samples_is_the_time_unless_there_is_another(
+    headings: str, cells: str, tmp_path: Path
+) -> None:
+    rows = numbers(f"op,ranks,size_bytes,{headings}\nall_reduce,8,1048576,{cells}\n", tmp_path)
+    assert [time for *_, time, _ in rows] == [100]
+
+
 def test_a_bandwidth_is_read_where_algbw_and_busbw_are_the_same(tmp_path: Path) -> None:
     for above in ("broadcast on 8 GPUs", "all_reduce on 2 GPUs"):
         (row,) = imported(markdown("size (B) | bandwidth (GB/s)", "1048576 | 100", above=above), tmp_path)

@@ -39,7 +39,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
 )
 from busbw_analysis.diagnosis.judge import AnswerPart, Best, Cause, Judgement, Status, Verdict
 from busbw_analysis.diagnosis.selftest import taken_in_words
-from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
+from busbw_analysis.diagnosis.verdicts import in_flight, share_of_peak, times_of_model
 from busbw_analysis.peaks.peaks import Peak, noun_of
 
 OPEN_FINDINGS: Final = 3
@@ -349,17 +349,21 @@ def _latency_only(judgement: Judgement) -> str:
     """That all sizes of logs show the latency only, which no model of logs judges, whatever the peak is; "" if not."""
     series = [curve.series for curve in judgement.curves if curve.series.key.op not in LOCAL | STORING]
     largest = max((point.size_bytes for of_op in series for point in of_op.points), default=0)
-    if not judgement.from_logs or band_of(largest) != "small":
+    streams = any(in_flight(of_op.key) for of_op in series)
+    if not judgement.from_logs or streams or band_of(largest) != "small":
         return ""
     return sentences(f"not judged: sizes up to {format_size(largest)} show the latency only; measure 1 MiB and more")
 
 
 def _lacks(judgement: Judgement) -> str:
     """What the first curve lacks that could be judged by a peak."""
-    peaks = [curve.peak for curve in judgement.curves if curve.series.key.op not in LOCAL]
+    curves = [curve for curve in judgement.curves if curve.series.key.op not in LOCAL]
+    peaks = [curve.peak for curve in curves]
     lacking = [peak.reason for peak in peaks if isinstance(peak, Unavailable) and peak.code != "no-wire"]
     if lacking:
         return lacking[0]
+    if any(isinstance(curve.peak, Peak) and in_flight(curve.series.key) for curve in curves):
+        return "a peak alone does not judge messages of these sizes"
     if any(isinstance(peak, Peak) for peak in peaks):
         return "these sizes show the latency only; measure 1 MiB and more"
     return _NO_REFERENCE

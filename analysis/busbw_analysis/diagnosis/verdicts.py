@@ -252,7 +252,7 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
     :data:`UNSEEN_MESSAGE_NS` of a test of a NIC's bandwidth.
     """
     fitted = isinstance(curve.fit, Fit)
-    unseen_ns = UNSEEN_MESSAGE_NS if _in_flight(curve.series.key) else UNSEEN_LATENCY_NS
+    unseen_ns = UNSEEN_MESSAGE_NS if in_flight(curve.series.key) else UNSEEN_LATENCY_NS
     moving_ns = time_ns - (curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else unseen_ns)
     beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0 if fitted else math.inf
     if beyond_latency >= _near_share(curve):
@@ -268,7 +268,7 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
 
 
-def _in_flight(key: SeriesKey) -> bool:
+def in_flight(key: SeriesKey) -> bool:
     """Whether this is a bandwidth test of perftest or a stream, which keep many messages in flight."""
     is_stream = key.backend == "sockets" and key.op != "ping_pong"
     return is_stream or (key.backend == "verbs" and (key.tool_op or "").endswith("BW Test"))

@@ -342,8 +342,8 @@ FAILURES: Final = (
         "look at dmesg (amdgpu) and amd-smi of that host, and reset the GPU",
     ),
     Failure(
-        r"Task launch for .{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
-        r"|Unable to create step for job \d+: (.{1,99})",
+        r"srun: error: (?:Task launch for \S{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
+        r"|Unable to create step for job \d+: (.{1,99}))",
         "the launcher starts ranks",
         "Slurm does not start the step ({})",
         "options of srun that ask for other CPUs, memory or GPUs than the job has, a plugin that fails on that node",
@@ -360,7 +360,7 @@ FAILURES: Final = (
         "compare nvidia-smi -L there with the ranks of each host",
     ),
     Failure(
-        r"(synDeviceAcquire)\(.{0,99}failed|(Device acquire failed)",
+        r"(synDeviceAcquire)\(.{0,99}failed|synStatus=.{1,60}(Device acquire failed)",
         "",
         "Gaudi's runtime does not give a rank its device ({})",
         "a server or virtual machine that it does not know, other versions of driver and container, a device that "
@@ -422,7 +422,7 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|EXIT CODE: +|SIGNAL: +|[Ss]ignal )(-?9|137)\b"
+        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )(-?9|137)\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
         "",
         "a process was killed (signal 9)",
@@ -484,7 +484,8 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"Task (\S{1,99}) heartbeat timeout|(stopped sending heartbeats)",
+        r"Task (/job:\S{1,99}) heartbeat timeout|Task (\S{1,99}) heartbeat timeout\.?\s*$"
+        r"|tasks are unhealthy \((stopped sending heartbeats)\)",
         "",
         "a task of JAX gives no sign of life ({})",
         "it failed, was killed or preempted, or was busy for longer (compilation, memory)",
@@ -573,7 +574,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11"
-        r"|(?:EXIT CODE|SIGNAL): +(?:11|139)\b",
+        r"|= +(?:EXIT CODE|KILLED BY SIGNAL): +(?:11|139)\b",
         "",
         "a process crashed (segmentation fault)",
         "libraries of other versions, a plugin of NCCL or UCX, a GPU without driver",
@@ -665,7 +666,8 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"[Tt]he actor (?:died|is dead)|worker died or was killed while",
+        r"RayActorError|The actor (?:died unexpectedly before|is dead because)"
+        r"|A worker died or was killed while executing a task",
         "",
         "a worker of Ray died",
         "no memory left on its host, a crash or an exception of the program",
@@ -707,6 +709,8 @@ _MAY_FAIL: Final = re.compile(
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
 )
 """In every line that is about a failure, and found faster than the signs."""
+_STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")
+"""What launchers that start workers again print of one that ended."""
 _MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())
 
 
@@ -716,6 +720,14 @@ class _Sign:
     def search(self, text: bytes) -> re.Match[bytes] | None:
         lines = filter(_MAY_FAIL_BYTES.search, text.split(b"\n"))
         return next(filter(None, map(_SIGN.search, lines)), None)
+
+
+def after_restarts(text: bytes) -> bytes:
+    """What follows the last line about a failure; nothing unless a launcher starts all that failed again."""
+    lines = text.split(b"\n")
+    failed = [at for at, line in enumerate(lines) if _MAY_FAIL_BYTES.search(line) and _SIGN.search(line)]
+    again = all(_STARTED_AGAIN.search(lines[at]) for at in failed)
+    return b"\n".join(lines[failed[-1] + 1 :]) if failed and again else b""
 
 
 SIGN: Final = _Sign()

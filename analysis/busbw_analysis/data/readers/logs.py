@@ -136,6 +136,14 @@ _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL
 _HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 _WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
+_NETWORK: Final = (
+    Reader("iperf", iperf.SIGN, iperf.read, _SOCKETS),
+    Reader("fabtests", network.FABTESTS, network.read_fabtests, Tool("libfabric", "cpu", names=EVERY_NAME)),
+    Reader("sockperf", network.SOCKPERF, network.read_sockperf, _SOCKETS),
+    Reader("qperf", network.QPERF, network.read_qperf, _SOCKETS),
+    Reader("netperf", network.NETPERF, network.read_netperf, _SOCKETS),
+)
+"""Readers of tests that a job runs before its own calls."""
 READERS: Final = (
     Reader("CollectiveX", collectivex.SIGN, collectivex.read, NCCL, json=True),
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
@@ -165,15 +173,11 @@ READERS: Final = (
     Reader("nccom-test", nccom.SIGN, nccom.read, Tool("neuron", "neuron")),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
-    Reader("iperf", iperf.SIGN, iperf.read, _SOCKETS),
-    Reader("fabtests", network.FABTESTS, network.read_fabtests, Tool("libfabric", "cpu", names=EVERY_NAME)),
-    Reader("sockperf", network.SOCKPERF, network.read_sockperf, _SOCKETS),
-    Reader("qperf", network.QPERF, network.read_qperf, _SOCKETS),
-    Reader("netperf", network.NETPERF, network.read_netperf, _SOCKETS),
     Reader("JAX microbenchmarks", jax.SIGN, jax.read, Tool("jax", "tpu", mode="isolated")),
     _TABLE,
     _WATCHDOG,
     Reader("NCCL RAS", ras.SIGN, ras.read, NCCL),
+    *_NETWORK,
     _FAILURE,
     _MESSAGES,
     Reader("iperf", iperf.ERROR, iperf.read, _SOCKETS),
@@ -319,7 +323,7 @@ def kind_of(file: IO[bytes]) -> Kind | None:
     except LogError:
         return None
     reader = recognise(_unpasted(paste.recognised(_texts(head), _is_log), head))
-    if reader in {None, _HARDWARE, _MESSAGES, _FAILURE} and training.SIGN.search(head) is not None:
+    if reader in {None, *_WITHOUT_RESULTS, *_NETWORK} and training.SIGN.search(head) is not None:
         return "training"
     if reader in {None, _HARDWARE}:
         return None
@@ -359,13 +363,14 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     pasted = paste.recognised(_texts(head), _is_log)
     is_recognised, seen = reader is None, len(head)
     reader = reader or recognise(_unpasted(pasted, head))
-    while reader in {None, *_WITHOUT_RESULTS} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
+    while reader in {None, *_WITHOUT_RESULTS, *_NETWORK} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
         found = recognise(_unpasted(pasted, head))
-        reader = reader if found is None or (reader is _FAILURE and found in _WITHOUT_RESULTS) else found
+        reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
-    if has_steps and reader in {None, _MESSAGES}:
+    goes_on = reader is _FAILURE and training.SIGN.search(failures.after_restarts(head)) is not None
+    if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK}):
         raise _of_training(name, file)
     unread = _unread(name, head)
     if reader in {None, _HARDWARE} and unread is not None:
@@ -376,7 +381,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             "--format; else write a table with the headings op, ranks, size and time_us"
         )
     try:
-        return _read(name, file, reader, pasted)
+        is_table = is_recognised and reader is _TABLE
+        return _read_table(name, file, pasted, head) if is_table else _read(name, file, reader, pasted)
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
             is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
@@ -386,7 +392,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             raise _of_training(name, file) from error
         if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:
             raise unread from error
-        without = {reader, *_WITHOUT_RESULTS}
+        without = {reader, *_WITHOUT_RESULTS, *_NETWORK}
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
         gives_little = {"no-results", "healthy", "hang", "messages", "no-header"}
         if error.code not in gives_little or not others or not is_recognised:
@@ -398,6 +404,17 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
 
 _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-header"})
 """Codes of errors that say only that there is no result."""
+
+
+def _read_table(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> ForeignLog:
+    """Read a table, or the test of a network whose rows were taken for one."""
+    try:
+        return _read(name, file, _TABLE, pasted)
+    except LogError as error:
+        network = next(filter(_NETWORK.__contains__, _recognising(_unpasted(pasted, head))), None)
+        if network is None or error.code not in _SAYS_LITTLE:
+            raise
+        return _read(name, file, network, pasted)
 
 
 def _read_messages(name: str, file: IO[bytes], pasted: paste.Paste, readers: Iterable[Reader]) -> None:
@@ -443,6 +460,8 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     around: dict[int, str] = {}
     reader.read(draft, pasted.lines(_remedies(draft, _lines(file, notes)), around))
     log = draft.log()
+    if reader in _NETWORK and log.last_error is not None:
+        _read_messages(name, file, pasted, (_FAILURE,))
     tables = _captioned(log.tables, around, fenced=pasted.fenced)
     if pasted.fenced and log.last_error is None:  # an excerpt: that its end is missing says nothing of the job
         tables = (msgspec.structs.replace(table, complete=table.complete or None) for table in tables)

@@ -22,7 +22,8 @@ from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named, verdict, wh
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
-    rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
+    rb"(?im)^(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed))"
+    rb"(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
     rb"|(?:\b[mu]|\xc2\xb5|\xce\xbc)s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
@@ -305,7 +306,10 @@ class Table:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
         self.columns = _columns(header)
         if any("samples" in heading.lower() for heading in header):  # whose duration is that of the test
-            self.columns = [Column(c.heading) if "duration" in c.heading.lower() else c for c in self.columns]
+            without = [Column(c.heading) if "duration" in c.heading.lower() else c for c in self.columns]
+            others = any(c.name in RESULTS for c in without)
+            short = any(c.name == "time" and c.factors and max(c.factors) < 1 for c in self.columns)
+            self.columns = self.columns if short and not others else without
         self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
         self.rccl = "numCycle" in header or split is list
