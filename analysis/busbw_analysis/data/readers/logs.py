@@ -144,6 +144,8 @@ _NETWORK: Final = (
     Reader("netperf", network.NETPERF, network.read_netperf, _SOCKETS),
 )
 """Readers of tests that a job runs before its own calls."""
+_STALLED: Final = Reader("iperf", iperf.ERROR, iperf.read, _SOCKETS)
+"""An iperf that ended before its first row."""
 READERS: Final = (
     Reader("CollectiveX", collectivex.SIGN, collectivex.read, NCCL, json=True),
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
@@ -180,7 +182,7 @@ READERS: Final = (
     *_NETWORK,
     _FAILURE,
     _MESSAGES,
-    Reader("iperf", iperf.ERROR, iperf.read, _SOCKETS),
+    _STALLED,
     _HARDWARE,
 )
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
@@ -323,7 +325,7 @@ def kind_of(file: IO[bytes]) -> Kind | None:
     except LogError:
         return None
     reader = recognise(_unpasted(paste.recognised(_texts(head), _is_log), head))
-    if reader in {None, *_WITHOUT_RESULTS, *_NETWORK} and training.SIGN.search(head) is not None:
+    if reader in {None, *_WITHOUT_RESULTS, *_NETWORK, _STALLED} and training.SIGN.search(head) is not None:
         return "training"
     if reader in {None, _HARDWARE}:
         return None
@@ -363,14 +365,18 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     pasted = paste.recognised(_texts(head), _is_log)
     is_recognised, seen = reader is None, len(head)
     reader = reader or recognise(_unpasted(pasted, head))
-    while reader in {None, *_WITHOUT_RESULTS, *_NETWORK} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
+    while (
+        reader in {None, *_WITHOUT_RESULTS, *_NETWORK, _STALLED}
+        and seen < _MOST_HEAD
+        and (more := file.read(HEAD_BYTES))
+    ):
         seen += len(more)
         head = head[-4096:] + more
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     goes_on = reader is _FAILURE and training.SIGN.search(failures.after_restarts(head)) is not None
-    if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK}):
+    if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
         raise _of_training(name, file)
     unread = _unread(name, head)
     if reader in {None, _HARDWARE} and unread is not None:
