@@ -40,6 +40,7 @@ _ASSUMED: Final = {"iperf": {131072, 1448, 1460, 1470, 8192}, "qperf": {65536, 1
 _PER_SECOND: Final = ("netperf", "sockperf")
 """Tools that print how often something happened in a second, or round trips, of which a time is a part."""
 _UNITS: Final = (
+    0.125,
     1.0,
     8.0,
     1e-9,

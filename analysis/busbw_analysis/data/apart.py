@@ -2,8 +2,10 @@
 other settings. They get groups of ranks of their own in one world of all hosts, or settings of their own.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from msgspec import structs
@@ -13,6 +15,7 @@ from busbw.runs.records import Case, Imported
 from busbw.runs.run import LogNote, Run
 from busbw.runs.store import StoredRun
 from busbw.units import counted
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import is_unknown, options_of
 from busbw_analysis.data.readers.log import Aggregate, Table
 
@@ -212,9 +215,8 @@ def apart(runs: Sequence[StoredRun], labels: Sequence[Label] | None = None) -> l
     labels = labels_of([Identity.of_run(stored.run) for stored in runs]) if labels is None else labels
     if not any(label.group or label.settings for label in labels):
         return list(runs)
-    counts = {
-        host: max(stored.run.hosts.count(host) for stored in runs) for stored in runs for host in stored.run.hosts
-    }
+    of_runs = [Counter(stored.run.hosts) for stored in runs]
+    counts = {host: max(of_run[host] for of_run in of_runs) for host in dict.fromkeys(chain(*of_runs))}
     world = tuple(host for host, count in counts.items() for _ in range(count))
     environments: dict[str, HostFacts] = {}
     for stored in runs:
@@ -226,7 +228,7 @@ def apart(runs: Sequence[StoredRun], labels: Sequence[Label] | None = None) -> l
 
 def _ranks_in(world: Sequence[str], hosts: Sequence[str]) -> list[int]:
     """The rank in the world of every rank: the n-th of its host there."""
-    left = {host: iter([rank for rank, name in enumerate(world) if name == host]) for host in hosts}
+    left = {host: iter(ranks) for host, ranks in by_key((host, rank) for rank, host in enumerate(world)).items()}
     return [next(left[host]) for host in hosts]
 
 

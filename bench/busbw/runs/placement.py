@@ -35,14 +35,17 @@ class RankPlacement:
 
 def rank_placements(hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> tuple[RankPlacement, ...]:
     """The placement of every rank; ``hosts[r]`` is the host of rank r. Missing facts are None."""
-    return tuple(_placement(rank, host, environments.get(host, UNKNOWN_HOST)) for rank, host in enumerate(hosts))
+    known = {(host, facts.rank): facts for host, environment in environments.items() for facts in environment.ranks}
+    return tuple(
+        _placement(host, environments.get(host, UNKNOWN_HOST), known.get((host, rank), RankFacts(rank=rank)))
+        for rank, host in enumerate(hosts)
+    )
 
 
-def _placement(rank: int, host: str, environment: HostFacts) -> RankPlacement:
-    facts = next((own for own in environment.ranks if own.rank == rank), RankFacts(rank=rank))
+def _placement(host: str, environment: HostFacts, facts: RankFacts) -> RankPlacement:
     cores = None if facts.cores is None else numbers_in(facts.cores)
     return RankPlacement(
-        rank=rank,
+        rank=facts.rank,
         host=host,
         local_rank=facts.local_rank,
         cores=None if cores is None else frozenset(cores),
