@@ -140,6 +140,13 @@ def test_the_errors_of_plans_in_the_readme_are_those_of_the_table() -> None:
     assert f"off by {min(medians)} to {max(medians)} % (medians of four sets)" in README
 
 
+def test_the_readme_counts_the_tools_whose_logs_are_read() -> None:
+    """Those of the page on logs, and tables."""
+    page = (ROOT / "docs/logs.md").read_text(encoding="utf-8").partition("S is as")[2].partition("A block needs")[0]
+    tools = [tool for line in re.findall(r"^- (.*?):", page, re.MULTILINE) for tool in line.split(", ")]
+    assert f"[Logs of {len(tools) + 1} formats of other tools]" in README
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program_whose_log_is_read_is_in_the_documentation(program: str) -> None:
     assert program.removesuffix("-pipeline") in PAGE_ON_TRAINING.partition("## Logs")[2]

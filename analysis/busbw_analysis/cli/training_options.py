@@ -499,12 +499,7 @@ def machine_options(command: Command) -> Command:
                 callback=parsed(_share),
                 help=f"Fraction of a call that is hidden.  [default: as measured, else {OVERLAP}]",
             ),
-            choice_option(
-                "--cards",
-                Cards,
-                None,
-                "Of the ranks of a host.  [default: shared on CPUs]",
-            ),
+            choice_option("--cards", Cards, None, "Ranks of a host share its cards.  [default: shared on CPUs]"),
             per_host_option(".  [default: the run's, else 8]"),
             causal_option,
         ],

@@ -165,8 +165,9 @@ def decides(comparison: Comparison) -> str:
     )
     if fewest and not counts:
         known = all(band.estimate.scatter is not None for band in bands)
-        shows = f"to show {percent(comparison.within)}" if known else ""
-        many = f"; with this scatter, it takes over {MOST_LAUNCHES} {shows}" if known else ""
+        many = (
+            f"; with this scatter, it takes over {MOST_LAUNCHES} to show {percent(comparison.within)}" if known else ""
+        )
         return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant{many}"
     decided = ""
     if counts:

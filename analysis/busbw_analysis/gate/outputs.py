@@ -160,8 +160,8 @@ def _decides(gate: Gate, verdict: Verdict, worst: Test) -> str:
         test.estimate.scatter is not None if isinstance(test, BaselineTest) else test.excess <= 0
         for test in verdict.decisive
     )
-    finds = f", as they find {_what(verdict)} of {percent(verdict.rule.visible)}" if verdict.rule.visible else ""
-    finds = finds if computed else ""
+    visible = verdict.rule.visible if computed else None
+    finds = "" if visible is None else f", as they find {_what(verdict)} of {percent(visible)}"
     return f"{verdict.needed} {_UNITS[gate.of_logs][1]}{sides} would decide{finds}{quieter}"
 
 

@@ -181,7 +181,8 @@ def plan_tables(
     extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
-        f"{counted(plan.tried, 'layout')} predicted, {plan.too_large} too large; shown: one of each dp, tp, pp, cp, ep",
+        f"{counted(plan.tried, 'layout')} predicted, {plan.too_large} too large",
+        "rows: the fastest of each choice of dp, tp, pp, cp and ep",
         f"cp that leaves a rank less than {request.of_sequence} tokens of a sequence has to be given: --layout cp=…"
         if plan.short
         else "",

@@ -358,7 +358,7 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
     """Factor by which computation takes longer beside a call, and its origin; 1 if no run measured it."""
     slowdowns = [] if run is None else [overlap.slowdown for overlap in run.overlaps]
     if not slowdowns:
-        return 1.0, "of computation beside calls: not measured, so not included"
+        return 1.0, "computation beside a call was not measured, so none is included"
     factor = max(1.0, median(slowdowns))
     return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(slowdowns)} cases"
 

@@ -210,5 +210,5 @@ def roofline_table(step: Step, timed: Sequence[Timed], notes: Sequence[str], ass
         for phase, least in timed
         if "inside" in least
     ]
-    whole = f"sum of the rows that are no network's, one after the other: {format_seconds(seconds_alone(timed))}"
+    whole = f"sum of the rows without communication, one after the other: {format_seconds(seconds_alone(timed))}"
     return table(step_words(step), _ROOFLINE, timed, whole, *links, *notes, *assumed_notes(assumed))

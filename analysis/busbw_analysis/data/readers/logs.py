@@ -190,6 +190,8 @@ READERS: Final = (
 
 _WITHOUT_RESULTS: Final = (_FAILURE, _MESSAGES, _HARDWARE)
 """Readers of logs that may have results further below."""
+_BEFORE_STEPS: Final = frozenset({None, *_WITHOUT_RESULTS, *_NETWORK, _STALLED})
+"""Readers of what a training program prints before its steps."""
 _UNREAD: Final = (
     (
         "OSU's benchmarks without its headings",
@@ -325,7 +327,7 @@ def kind_of(file: IO[bytes]) -> Kind | None:
     except LogError:
         return None
     reader = recognise(_unpasted(paste.recognised(_texts(head), _is_log), head))
-    if reader in {None, *_WITHOUT_RESULTS, *_NETWORK, _STALLED} and training.SIGN.search(head) is not None:
+    if reader in _BEFORE_STEPS and training.SIGN.search(head) is not None:
         return "training"
     if reader in {None, _HARDWARE}:
         return None
@@ -365,11 +367,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     pasted = paste.recognised(_texts(head), _is_log)
     is_recognised, seen = reader is None, len(head)
     reader = reader or recognise(_unpasted(pasted, head))
-    while (
-        reader in {None, *_WITHOUT_RESULTS, *_NETWORK, _STALLED}
-        and seen < _MOST_HEAD
-        and (more := file.read(HEAD_BYTES))
-    ):
+    while reader in _BEFORE_STEPS and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
         found = recognise(_unpasted(pasted, head))

@@ -306,9 +306,9 @@ class Table:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
         self.columns = _columns(header)
         if any("samples" in heading.lower() for heading in header):  # whose duration is that of the test
-            without = [Column(c.heading) if "duration" in c.heading.lower() else c for c in self.columns]
-            others = any(c.name in RESULTS for c in without)
-            short = any(c.name == "time" and c.factors and max(c.factors) < 1 for c in self.columns)
+            without = [Column(own.heading) if "duration" in own.heading.lower() else own for own in self.columns]
+            others = any(own.name in RESULTS for own in without)
+            short = any(own.name == "time" and own.factors and max(own.factors) < 1 for own in self.columns)
             self.columns = self.columns if short and not others else without
         self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
@@ -364,9 +364,9 @@ class Table:
             return
         if any(sign.search(group.variant or "") for group in groups for sign in (_NODES, _OTHER_RANKS)):
             self.facts = {name: value for name, value in self.facts.items() if name != "ranks"}
-        factors, blocks = self._factors()
+        factor, blocks = self._factors()
         rows = [cells for _, cells in self.rows]
-        units = Units(self.columns, rows, groups[0].at, factors, blocks=blocks, usual=self.rccl)
+        units = Units(self.columns, rows, groups[0].at, factor, blocks=blocks, usual=self.rccl)
         self._check_facts(groups[0], units)
         self.keys = [] if self.rccl or _OF_BUSBW.issubset(self.header) else self._keys()
         for number, cells in self.rows if units.size_is_known else ():
