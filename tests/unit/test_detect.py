@@ -160,10 +160,10 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
     first, second = facts.pci.gpus
     assert require(first.nvlink).peers == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
     for peers, links in ((["0000:07:00.0"], 1), (["0000:0b:00.0", "0000:85:00.0"], 4)):
-        peak = require_type(HardwarePeak, detect.nvlink_of(first, rows, peers))
+        peak = require_type(HardwarePeak, detect.nvlink_of(rows.known(first), peers))
         assert peak.nominal == links * 25e9
-    assert isinstance(detect.nvlink_of(first, rows, ["0000:86:00.0"]), str)
-    assert isinstance(detect.nvlink_of(second, rows, ["0000:86:00.0"]), HardwarePeak)
+    assert isinstance(detect.nvlink_of(rows.known(first), ["0000:86:00.0"]), str)
+    assert isinstance(detect.nvlink_of(rows.known(second), ["0000:86:00.0"]), HardwarePeak)
     assert seen.findings == ()
 
 

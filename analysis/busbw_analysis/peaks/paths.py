@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from busbw.runs.facts import GpuFacts, HostFacts
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import TransportRules
-from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
+from busbw.system.catalog import Catalogue, Gpu, HardwarePeak, KnownGpu
 from busbw.system.detect import (
     SPLIT,
     efa_together,
@@ -18,11 +18,9 @@ from busbw.system.detect import (
     interface_of,
     is_slingshot,
     memory_of,
-    no_row,
     nvlink_of,
     nvlinks,
     port_of,
-    row_of,
 )
 from busbw.units import format_rate
 from busbw_analysis.data.facts import RankGpu
@@ -58,35 +56,38 @@ class Narrowest:
 
 def gpu_memory(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest memory among ``gpus``; every rank must have its own GPU."""
-    return _slowest_gpu(gpus, "memory-not-known", lambda gpu, _: memory_of(gpu, rows))
+    return _slowest_gpu(gpus, rows, "memory-not-known", lambda gpu, _: memory_of(gpu))
 
 
 def host_links(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest link to the host among ``gpus``; every rank must have its own GPU."""
-    return _slowest_gpu(gpus, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
+    return _slowest_gpu(gpus, rows, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
 
 
 def gpu_links(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest connection of one of ``gpus`` to the others on the same host: its NVLinks to them, or its
     link to the host if it has none.
     """
-    return _slowest_gpu(gpus, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
+    return _slowest_gpu(gpus, rows, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
 
 
 def _slowest_gpu(
-    gpus: Sequence[RankGpu], code: str, peak_of: Callable[[GpuFacts, Sequence[str]], HardwarePeak | str]
+    gpus: Sequence[RankGpu],
+    rows: Catalogue,
+    code: str,
+    peak_of: Callable[[KnownGpu, Sequence[str]], HardwarePeak | str],
 ) -> Narrowest | Unavailable:
-    """The slowest of the peaks of ``gpus``, each from its facts and the addresses of the other GPUs."""
-    facts = _recorded(gpus, code)
-    if isinstance(facts, Unavailable):
-        return facts
-    addresses = dict.fromkeys(gpu.address for gpu in facts)
+    """The slowest of the peaks of ``gpus``, each from its facts and rows and the addresses of the other GPUs."""
+    known = _known(gpus, rows, code)
+    if isinstance(known, Unavailable):
+        return known
+    addresses = dict.fromkeys(gpu.facts.address for gpu in known)
     peaks: dict[tuple[str, str], HardwarePeak] = {}
-    for of_rank, gpu in zip(gpus, facts, strict=True):
-        peak = peak_of(gpu, [other for other in addresses if other != gpu.address])
+    for of_rank, gpu in zip(gpus, known, strict=True):
+        peak = peak_of(gpu, [other for other in addresses if other != gpu.facts.address])
         if not isinstance(peak, HardwarePeak):
-            return Unavailable(code, f"{gpu.label}: {peak}")
-        peaks[gpu.label, of_rank.host] = peak
+            return Unavailable(code, f"{gpu.facts.label}: {peak}")
+        peaks[gpu.facts.label, of_rank.host] = peak
     if len(peaks) < len(gpus):
         return Unavailable(code, "several ranks share a GPU")
     (label, host), slowest = min(peaks.items(), key=lambda item: item[1].nominal)
@@ -97,39 +98,38 @@ def _slowest_gpu(
 def gpu_model(gpus: Sequence[RankGpu], rows: Catalogue) -> Gpu | Unavailable:
     """The catalogue row of the model of all ``gpus``."""
     code = "gpu-not-known"
-    facts = _recorded(gpus, code)
-    if isinstance(facts, Unavailable):
-        return facts
+    known = _known(gpus, rows, code)
+    if isinstance(known, Unavailable):
+        return known
     models: dict[str, Gpu] = {}
-    for gpu in facts:
-        row = row_of(gpu, rows)
-        if gpu.mig:
-            return Unavailable(code, f"{gpu.label}: {SPLIT}")
-        if row is None:
-            return Unavailable(code, no_row(gpu, rows))
-        models[row.name] = row
+    for gpu in known:
+        if gpu.facts.mig:
+            return Unavailable(code, f"{gpu.facts.label}: {SPLIT}")
+        if gpu.row is None:
+            return Unavailable(code, gpu.no_row)
+        models[gpu.row.name] = gpu.row
     if len(models) != 1:
         return Unavailable(code, f"the ranks drive different GPUs: {', '.join(models)}")
     return next(iter(models.values()))
 
 
-def _recorded(gpus: Sequence[RankGpu], code: str) -> list[GpuFacts] | Unavailable:
-    """The facts of all ``gpus``, or, with ``code``, why those of one are unknown."""
-    facts: list[GpuFacts] = []
+def _known(gpus: Sequence[RankGpu], rows: Catalogue, code: str) -> list[KnownGpu] | Unavailable:
+    """All ``gpus`` with their rows, or, with ``code``, why the facts of one are unknown."""
+    known: list[KnownGpu] = []
     for of_rank in gpus:
         if isinstance(of_rank.gpu, str):
             return Unavailable(code, of_rank.gpu)
-        facts.append(of_rank.gpu)
-    return facts
+        known.append(rows.known(of_rank.gpu))
+    return known
 
 
-def _way_out(gpu: GpuFacts, peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
-    count, row = nvlinks(gpu, peers), row_of(gpu, rows)
+def _way_out(gpu: KnownGpu, peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
+    count, row = nvlinks(gpu.facts, peers), gpu.row
     if row is not None and not row.links_known:
         return f"no source gives the rate of the links between GPUs of {row.name}"
     linked = row is not None and row.links is not None
-    if count or (count is None and (linked or gpu.index is None)):
-        return nvlink_of(gpu, rows, peers)  # returns a reason if it may have links that were not recorded
+    if count or (count is None and (linked or gpu.facts.index is None)):
+        return nvlink_of(gpu, peers)  # returns a reason if it may have links that were not recorded
     return host_link_of(gpu, rows)
 
 

@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from busbw.errors import UsageError
 from busbw.system.catalog import Gpu, catalogue
-from busbw.system.detect import row_of
 from busbw.units import counted
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import parameters
@@ -419,7 +418,7 @@ def gpu_of_runs(results: Iterable[Results]) -> Gpu | None:
         if all(row.case.device == "cpu" for row in of_run.cases):
             continue
         for host in {host for stored in of_run.runs for host in stored.run.hosts}:
-            gpus += [row for gpu in of_run.facts.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
+            gpus += [row for gpu in of_run.facts.environment(host).pci.gpus if (row := rows.known(gpu).row) is not None]
     return least_memory(gpus)
 
 

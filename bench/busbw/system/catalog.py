@@ -18,6 +18,7 @@ import msgspec
 from busbw.errors import UsageError
 from busbw.ops import limits
 from busbw.ops.limits import URL, SourcedRow, refuse
+from busbw.runs.facts import GpuFacts
 from busbw.runs.records import Record
 from busbw.units import format_rate
 
@@ -247,6 +248,25 @@ class HardwarePeak:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownGpu:
+    """A GPU with the rows that describe it, each None if there is none.
+
+    no_row: why it has no row
+    link: one of its links to other GPUs: ``link_name`` by NVML, otherwise that of its row
+    host_link: its link to the host, if that is not PCI Express, which then serves only for configuration
+    pcie: a lane of the PCI Express link of its kind
+    """
+
+    facts: GpuFacts
+    row: Gpu | None
+    no_row: str
+    link: Rate | None
+    link_name: str | None
+    host_link: Rate | None
+    pcie: Rate | None
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """All rows. ``origins``: (kind or ``gpu``, name) of a row → the user's file; shipped rows are absent."""
 
@@ -273,9 +293,44 @@ class Catalogue:
         alike = tuple(row for row in self.gpus if pci in row.pci)
         return tuple(row for row in alike if self.origin(row) is not None)[:1] or alike
 
+    def known(self, gpu: GpuFacts) -> KnownGpu:
+        """The rows of ``gpu``. If NVML knows it, its name decides. Otherwise the kernel gives the vendor's name, and
+        the PCI identity is used if no row has that name. For a log, the user may have named the row.
+        """
+        row = next((row for row in self.gpus if row.name == gpu.name), None) if gpu.source is not None else None
+        row = row or self.gpu(gpu.name, gpu.id) or (self.gpu(None, gpu.id) if gpu.index is None else None)
+        name = _link_name(gpu, row)
+        kinds: tuple[Kind, ...] = ("nvlink", "xgmi") if gpu.nvlink is None else ("nvlink",)
+        return KnownGpu(
+            facts=gpu,
+            row=row,
+            no_row=self._no_row(gpu),
+            link=next((rate for kind in kinds if (rate := self.rate(kind, name or "")) is not None), None),
+            link_name=name,
+            host_link=None if row is None else self.rate("c2c", row.host_link or ""),
+            pcie=None if row is None else self.rate("pcie", row.pcie or ""),
+        )
+
+    def _no_row(self, gpu: GpuFacts) -> str:
+        unnamed = f"the GPU with PCI identity {gpu.id}" if gpu.id else "a GPU of unknown kind"
+        label = f"{gpu.name!r}" if gpu.name else unnamed
+        alike = [row.name for row in self.identified(gpu.id)] if gpu.index is None else []
+        either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
+        return f"no row for {label}{either}; add one to your peaks file"
+
     def origin(self, row: Rate | Gpu) -> str | None:
         """The user's file that ``row`` comes from; None for a shipped row."""
         return self.origins.get(_key(row))
+
+
+def _link_name(gpu: GpuFacts, row: Gpu | None) -> str | None:
+    """The name of the links of a GPU to others. The driver takes precedence: installed links count, not those of the
+    datasheet.
+    """
+    generation = None if gpu.nvlink is None else gpu.nvlink.generation
+    # NVML has one generation for NVLinks of two rates: bridges of GA102 are slower than those of A100.
+    bridge = row.link if row is not None and row.links is None else None
+    return bridge or (f"NVLink {generation}" if generation else None if row is None else row.link)
 
 
 def _key(row: SourcedRow) -> tuple[str, str]:

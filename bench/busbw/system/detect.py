@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, Nic, PciDevice, PciNic, RdmaPort
-from busbw.system.catalog import Catalogue, Gpu, HardwarePeak, Kind, Over, Rate
+from busbw.system.catalog import Catalogue, HardwarePeak, Kind, KnownGpu, Over, Rate
 from busbw.units import format_rate
 
 EFA = "EFA"
@@ -52,30 +52,30 @@ def port_of(port: RdmaPort, rows: Catalogue) -> HardwarePeak | str:
     rate = port.bytes_per_second
     if not rate:
         return "the kernel does not report its rate"
-    if port.given:  # nobody knows more than its name and rate
-        named = rows.rate(cast("Kind", port.kind), str(port.name)) if port.kind else None
-        return HardwarePeak(rate, None, format_rate(rate), "one direction", "as given") if named is None else named.peak
-    if port.driver == "efa":
+    if port.driver == "efa" and not port.given:
         # The driver reports rates under InfiniBand names; the rows describe whole instances.
         return HardwarePeak(rate, None, EFA, "one direction", _SYSTEM)
-    if port.layer != "InfiniBand":
-        return _stated(rate, _ethernet(rate, rows), "rdma")
-    row = rows.rate("infiniband", str(port.rate))
+    if port.given:  # nobody knows more than its name and rate
+        row = rows.rate(cast("Kind", port.kind), str(port.name)) if port.kind else None
+    else:
+        row = rows.rate("infiniband", str(port.rate)) if port.layer == "InfiniBand" else _ethernet(rate, rows)
     # Up to FDR the kernel reports the signalling rate including the encoding; the row has the data rate.
-    return _stated(rate, row, "rdma") if row is None or _same(row, rate) else row.peak
+    if row is not None and (port.given or (row.kind == "infiniband" and not _same(row, rate))):
+        return row.peak
+    return _stated(rate, row, "rdma", "as given" if port.given else _SYSTEM)
 
 
 def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
     return rows.rate("ethernet", f"{bytes_per_second * 8 / 1e9:g}G Ethernet")
 
 
-def _stated(rate: float, row: Rate | None, over: Over) -> HardwarePeak:
-    """The rate that the system states. The row of the same rate only adds its name, and its practical rate if that was
+def _stated(rate: float, row: Rate | None, over: Over, source: str = _SYSTEM) -> HardwarePeak:
+    """The rate that ``source`` states. The row of the same rate only adds its name, and its practical rate if that was
     measured ``over`` the same protocol: sockets are slower than RDMA.
     """
     if row is None or not _same(row, rate):
-        return HardwarePeak(rate, None, format_rate(rate), "one direction", _SYSTEM)
-    peak = replace(row.peak, nominal=rate, source=_SYSTEM)
+        return HardwarePeak(rate, None, format_rate(rate), "one direction", source)
+    peak = replace(row.peak, nominal=rate, source=source)
     return peak if (row.over or "rdma") == over else replace(peak, practical=None, practical_source=None)
 
 
@@ -88,6 +88,7 @@ _NVME = re.compile(r"nvme\d+")
 
 Name = Literal["HBM", "NVLink", "PCIe", "C2C", "DRAM", "NIC", "NVMe"]
 
+_OnPcie = Sequence[GpuFacts | PciNic]
 _LANES = 16
 """Lanes between a GPU and its host."""
 
@@ -134,22 +135,25 @@ class Picture:
 
 def picture(host: HostFacts, rows: Catalogue) -> Picture:
     """The levels and problems of a host from its facts."""
+    gpus = [rows.known(gpu) for gpu in host.pci.gpus]
+    # The GPUs, NICs and drives whose link to the host is PCI Express.
+    on_pcie: _OnPcie = (*(gpu.facts for gpu in gpus if gpu.host_link is None), *host.pci.nics, *host.pci.drives)
     levels: list[Level] = []
-    for gpu in host.pci.gpus:
-        levels.append(_level("HBM", gpu.label, memory_of(gpu, rows), gpu.index))
-        if gpu.nvlink is not None or (row := row_of(gpu, rows)) is None or row.links:
-            levels.append(_level("NVLink", gpu.label, nvlink_of(gpu, rows), gpu.index))
-        link: Name = "C2C" if _on_a_superchip(gpu, rows) else "PCIe"
-        levels.append(_level(link, gpu.label, host_link_of(gpu, rows), gpu.index))
+    for gpu in gpus:
+        label, number = gpu.facts.label, gpu.facts.index
+        levels.append(_level("HBM", label, memory_of(gpu), number))
+        if gpu.facts.nvlink is not None or gpu.row is None or gpu.row.links:
+            levels.append(_level("NVLink", label, nvlink_of(gpu), number))
+        levels.append(_level("PCIe" if gpu.host_link is None else "C2C", label, host_link_of(gpu, rows), number))
     levels.append(_level("DRAM", "host", dram_of(host, rows)))
     levels += [_level("NIC", name, peak) for name, peak in _networks(host, rows)]
     levels += [_level("NVMe", drive.label, _drive(drive, rows)) for drive in host.pci.drives]
     return Picture(
         levels=tuple(levels),
-        of_gpus=tuple(_of_gpus(host, rows)),
+        of_gpus=tuple(_of_gpus(host, gpus)),
         of_others=tuple(_of_others(host, rows)),
-        unknown=tuple(_unknown(host, rows)),
-        resting=tuple(_resting(host, rows)),
+        unknown=tuple(_unknown(host, on_pcie)),
+        resting=tuple(_resting(on_pcie)),
     )
 
 
@@ -162,15 +166,15 @@ def _level(name: Name, holder: str, peak: HardwarePeak | str, gpu: int | None = 
 # --- one level each: its peak, or the reason why it is unknown ----------------------------------------------------
 
 
-def memory_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
+def memory_of(gpu: KnownGpu) -> HardwarePeak | str:
     """The memory of a GPU, reads plus writes."""
-    if gpu.broken:
-        return f"the GPU does not answer: {gpu.error}"
-    if gpu.mig:
+    if gpu.facts.broken:
+        return f"the GPU does not answer: {gpu.facts.error}"
+    if gpu.facts.mig:
         return SPLIT
-    row = row_of(gpu, rows)
+    row = gpu.row
     if row is None:
-        return no_row(gpu, rows)
+        return gpu.no_row
     return HardwarePeak(
         nominal=row.memory_bytes_per_second,
         practical=row.practical_memory_bytes_per_second,
@@ -181,71 +185,49 @@ def memory_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
     )
 
 
-def row_of(gpu: GpuFacts, rows: Catalogue) -> Gpu | None:
-    """The row of a GPU. If NVML knows the GPU, its name decides. Otherwise the kernel gives the vendor's name, and
-    the PCI identity is used if no row has that name. For a log, the user may have named the row.
-    """
-    if gpu.source is not None and (named := next((row for row in rows.gpus if row.name == gpu.name), None)) is not None:
-        return named
-    row = rows.gpu(gpu.name, gpu.id)
-    return rows.gpu(None, gpu.id) if row is None and gpu.index is None else row
-
-
-def no_row(gpu: GpuFacts, rows: Catalogue) -> str:
-    """Why no row describes a GPU."""
-    unnamed = f"the GPU with PCI identity {gpu.id}" if gpu.id else "a GPU of unknown kind"
-    label = f"{gpu.name!r}" if gpu.name else unnamed
-    alike = [row.name for row in rows.identified(gpu.id)] if gpu.index is None else []
-    either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
-    return f"no row for {label}{either}; add one to your peaks file"
-
-
-def nvlink_of(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None = None) -> HardwarePeak | str:
+def nvlink_of(gpu: KnownGpu, peers: Sequence[str] | None = None) -> HardwarePeak | str:
     """The active links of a GPU to others in one direction, from NVML. With ``peers`` (addresses), only those that lead
     to a switch or to one of the peers.
     """
-    return _all_links(gpu, rows, peers) or _nvlinks_up(gpu, rows, peers)
+    return _all_links(gpu, peers) or _nvlinks_up(gpu, peers)
 
 
 _MESH: Final = 7
 """Links of a GPU with one link to each other GPU on a board of eight (MI300 and later)."""
 
 
-def _all_links(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | None:
+def _all_links(gpu: KnownGpu, peers: Sequence[str] | None) -> HardwarePeak | None:
     """For a GPU known only by name: the links of its kind, in a mesh only those to ``peers``; None for other GPUs."""
-    row = row_of(gpu, rows) if gpu.source is not None else None
-    if row is None or not row.links:
+    row, link = gpu.row, gpu.link
+    if gpu.facts.source is None or row is None or not row.links or link is None:
         return None
-    link, count, which = rows.rate("nvlink", row.link or ""), row.links, f"all links of {row.name}"
-    if link is None and row.links == _MESH and peers:
-        link, count, which = rows.rate("xgmi", row.link or ""), min(_MESH, len(peers)), "one to each other GPU"
-    if link is None:
-        return None
-    return link.peak.times(count, f"{count} × {row.link} ({format_rate(link.bytes_per_second)} per link), {which}")
+    count, which = row.links, f"all links of {row.name}"
+    if link.kind == "xgmi":
+        if row.links != _MESH or not peers:
+            return None
+        count, which = min(_MESH, len(peers)), "one to each other GPU"
+    return link.peak.times(count, f"{_links_in_words(count, link)}, {which}")
 
 
-def _nvlinks_up(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
-    row = row_of(gpu, rows)
-    if gpu.nvlink is None:
-        if row is not None and rows.rate("xgmi", row.link or "") is not None:
+def _nvlinks_up(gpu: KnownGpu, peers: Sequence[str] | None) -> HardwarePeak | str:
+    facts, row, link = gpu.facts, gpu.row, gpu.link
+    if facts.nvlink is None:
+        if row is not None and link is not None and link.kind == "xgmi":
             return f"{row.name} has {row.links} links of {row.link}; busbw does not read yet which are up"
-        return gpu.error or "NVML reports no NVLink"
-    generation = gpu.nvlink.generation
-    # The driver takes precedence: installed links count, not those of the datasheet.
-    of_row = row.link if row is not None else None
-    # NVML has one generation for NVLinks of two rates: bridges of GA102 are slower than those of A100.
-    bridge = of_row if row is not None and row.links is None else None
-    name = bridge or (f"NVLink {generation}" if generation else of_row)
-    if name is None:
+        return facts.error or "NVML reports no NVLink"
+    if gpu.link_name is None:
         return "NVML does not report the generation of its NVLinks"
-    link = rows.rate("nvlink", name)
     if link is None:
-        return f"no row for {name!r} of kind nvlink; add one to your peaks file"
-    usable = nvlinks(gpu, peers)
+        return f"no row for {gpu.link_name!r} of kind nvlink; add one to your peaks file"
+    usable = nvlinks(facts, peers)
     if not usable:
-        up = nvlinks(gpu)
+        up = nvlinks(facts)
         return f"none of its {up} active NVLinks leads to them" if up else "none of its NVLinks is up"
-    return link.peak.times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} per link)")
+    return link.peak.times(usable, _links_in_words(usable, link))
+
+
+def _links_in_words(count: int, link: Rate) -> str:
+    return f"{count} × {link.name} ({format_rate(link.bytes_per_second)} per link)"
 
 
 def nvlinks(gpu: GpuFacts, peers: Sequence[str] | None = None) -> int | None:
@@ -259,24 +241,17 @@ def nvlinks(gpu: GpuFacts, peers: Sequence[str] | None = None) -> int | None:
     return gpu.nvlink.switch + sum(gpu.nvlink.peers.get(peer, 0) for peer in peers)
 
 
-def host_link_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
+def host_link_of(gpu: KnownGpu, rows: Catalogue) -> HardwarePeak | str:
     """The link of a GPU to the host in one direction: the row's ``host_link``, or PCI Express as trained; for a GPU
     known only by name, the widest link of its kind.
     """
-    row = row_of(gpu, rows)
-    link = None if row is None or row.host_link is None else rows.rate("c2c", row.host_link)
-    if link is not None or gpu.source is None:
-        return pcie_of(gpu, rows) if link is None else link.peak
-    widest = None if row is None else rows.rate("pcie", row.pcie or "")
-    if row is None or widest is None:
-        return no_row(gpu, rows)
-    return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the maximum of {row.name}")
-
-
-def _on_a_superchip(gpu: GpuFacts, rows: Catalogue) -> bool:
-    """Whether a GPU has another link to the host than PCI Express, which then serves only for configuration."""
-    row = row_of(gpu, rows)
-    return row is not None and row.host_link is not None
+    if gpu.host_link is not None:
+        return gpu.host_link.peak
+    if gpu.facts.source is None:
+        return pcie_of(gpu.facts, rows)
+    if gpu.row is None or gpu.pcie is None:
+        return gpu.no_row
+    return gpu.pcie.peak.times(_LANES, f"{gpu.pcie.name} x{_LANES}, the maximum of {gpu.row.name}")
 
 
 def pcie_of(device: PciDevice, rows: Catalogue) -> HardwarePeak | str:
@@ -354,19 +329,19 @@ def drive_of(host: HostFacts, device: str, rows: Catalogue) -> HardwarePeak | st
 # --- problems ------------------------------------------------------------------------------------------------------
 
 
-def _of_gpus(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+def _of_gpus(host: HostFacts, gpus: Sequence[KnownGpu]) -> Iterator[str]:
     for gpu in host.pci.gpus:
         if gpu.broken:
             yield f"{gpu.label} does not answer ({gpu.error}); look for Xid in dmesg, then reset it or restart the host"
-    yield from _of_links(host, [gpu for gpu in host.pci.gpus if not _on_a_superchip(gpu, rows)])
-    for gpu in host.pci.gpus:
-        up, row = nvlinks(gpu), row_of(gpu, rows)
+    yield from _of_links(host, [gpu.facts for gpu in gpus if gpu.host_link is None])
+    for known in gpus:
+        up, row = nvlinks(known.facts), known.row
         # A single GPU has no peers: clouds leave its links down.
-        lonely = not up and len(host.pci.gpus) == 1
+        lonely = not up and len(gpus) == 1
         if up is not None and row is not None and row.links is not None and up < row.links and not lonely:
             yield (
-                f"{gpu.label} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
-                "manager and dmesg"
+                f"{known.facts.label} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the "
+                "fabric manager and dmesg"
             )
 
 
@@ -382,12 +357,12 @@ def _of_others(host: HostFacts, rows: Catalogue) -> Iterator[str]:
             )
 
 
-def _of_links(host: HostFacts, devices: Sequence[GpuFacts | PciNic]) -> Iterator[str]:
+def _of_links(host: HostFacts, devices: _OnPcie) -> Iterator[str]:
     for name, link, most in _links(devices):
         yield from _link_findings(name, link, most, virtual=bool(host.virtualization))
 
 
-def _links(devices: Sequence[GpuFacts | PciNic]) -> Iterator[tuple[str, LinkFacts, Lanes]]:
+def _links(devices: _OnPcie) -> Iterator[tuple[str, LinkFacts, Lanes]]:
     """The links of devices whose training and maximum are known, with the maximum of the card."""
     for device in devices:
         label, link = device.label, device.link
@@ -395,13 +370,8 @@ def _links(devices: Sequence[GpuFacts | PciNic]) -> Iterator[tuple[str, LinkFact
             yield (label if device.address in label else f"{label} ({device.address})"), link, link.card
 
 
-def _on_pcie(host: HostFacts, rows: Catalogue) -> tuple[GpuFacts | PciNic, ...]:
-    """The GPUs, NICs and drives whose link to the host is PCI Express."""
-    return (*(gpu for gpu in host.pci.gpus if not _on_a_superchip(gpu, rows)), *host.pci.nics, *host.pci.drives)
-
-
-def _resting(host: HostFacts, rows: Catalogue) -> Iterator[str]:
-    for name, link, card in _links(_on_pcie(host, rows)):
+def _resting(on_pcie: _OnPcie) -> Iterator[str]:
+    for name, link, card in _links(on_pcie):
         speed, port = link.trained.gigatransfers, link.port
         if speed < card.gigatransfers and not (port and port.gigatransfers <= speed):
             yield (
@@ -430,10 +400,10 @@ def _link_findings(name: str, link: LinkFacts, card: Lanes, *, virtual: bool) ->
         yield f"{name} has {own}, but {narrowest.address} on its path to the host has only {step}"
 
 
-def _unknown(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+def _unknown(host: HostFacts, on_pcie: _OnPcie) -> Iterator[str]:
     yield from host.pci.unknown
     yield from () if host.memory_modules is None else host.memory_modules.unknown
-    if silent := [device.address for device in _on_pcie(host, rows) if device.link is None]:
+    if silent := [device.address for device in on_pcie if device.link is None]:
         yield f"PCIe link: the kernel does not report it for {', '.join(silent)}"
     unnamed: dict[str, list[str]] = {}
     for gpu in host.pci.gpus:
