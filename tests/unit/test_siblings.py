@@ -203,7 +203,7 @@ def test_every_nic_has_its_own_port_as_peak() -> None:
     peaks = {curve.series.key.group: curve.peak for curve in judgement.curves}
     assert set(peaks) == {f"mlx5_{number}" for number in range(8)}
     assert all(isinstance(peak, Peak) and peak.algbw == 25e9 for peak in peaks.values())
-    shares = [curve.peak_share_at(0) or 0 for curve in judgement.curves]
+    shares = [curve.judged[0].peak_share or 0 for curve in judgement.curves]
     assert [round(share, 2) for share in shares] == [0.98, 0.98, 0.98, 0.98, 0.98, 0.49, 0.98, 0.98]
     assert not [finding for finding in judgement.findings if finding.code == "launches-differ"]
 

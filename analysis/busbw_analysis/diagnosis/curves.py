@@ -12,11 +12,12 @@ from typing import Final, Literal
 from busbw.ops import LOCAL, ON_SOCKETS, STORING
 from busbw.system.catalog import Catalogue
 from busbw_analysis.data.bands import BANDS, Band, band_of
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit, fit_series
-from busbw_analysis.fitting.published import Published, published_like
+from busbw_analysis.fitting.published import Published, PublishedPoint, published_like, published_of
 from busbw_analysis.models.bounds import Explanation, explain
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.parameters import Gamma, gamma_of, shared
@@ -46,6 +47,21 @@ _LEAST_RATIOS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedPoint:
+    """The largest measured size of a band, compared with each reference; None if that is unknown.
+
+    peak_share: busbw over the peak.
+    model_ratio: measured over predicted time.
+    """
+
+    band: Band
+    point: GroupSummary
+    peak_share: float | None
+    model_ratio: float | None
+    published: PublishedPoint | None
+
+
+@dataclass(frozen=True, slots=True)
 class Curve:
     """One measured curve with everything that it is compared with.
 
@@ -56,6 +72,7 @@ class Curve:
     explanation: where the time goes; available if the model is.
     alternatives: textbook algorithms at the largest size, not used by verdicts.
     published: published results for the same GPUs, which verdicts use if there is no model.
+    judged: the bands of sizes; none of memory, storage and the socket streams that serve as peaks.
     """
 
     series: Series
@@ -67,25 +84,7 @@ class Curve:
     explanation: Explanation | Unavailable
     alternatives: tuple[Prediction, ...]
     published: tuple[Published, ...]
-
-    def judged_points(self) -> Iterator[tuple[Band, int]]:
-        """The measured bands of sizes, each with the index of its largest size; none of memory, storage and the socket
-        streams that serve as peaks, which are not judged.
-        """
-        if self.series.key.op in LOCAL | STORING | ON_SOCKETS:
-            return
-        last = {band_of(point.size_bytes): index for index, point in enumerate(self.series.points)}
-        yield from ((band, last[band]) for band, _, _ in BANDS if band in last)
-
-    def model_ratio_at(self, index: int) -> float | None:
-        """Measured over predicted time of a point; None without a model."""
-        model = self.model
-        return None if isinstance(model, Unavailable) else self.series.points[index].time_ns / model[index].time_ns
-
-    def peak_share_at(self, index: int) -> float | None:
-        """Busbw of a point over the peak; None if one of them is unknown."""
-        peak, busbw = self.peak.busbw if isinstance(self.peak, Peak) else None, self.series.points[index].busbw
-        return None if peak is None or busbw is None else busbw / peak
+    judged: tuple[JudgedPoint, ...]
 
 
 def curves_of(results: Results, rows: Catalogue) -> tuple[Curve, ...]:
@@ -97,19 +96,44 @@ def curves_of(results: Results, rows: Catalogue) -> tuple[Curve, ...]:
 def _curve(series: Series, results: Results, hardware: Hardware) -> Curve:
     key, factor = series.key, series.bus_factor
     sizes = [point.size_bytes for point in series.points]
-    models, gamma = models_of(key, sizes, results.library), gamma_of(key, results.messages.sums)
+    gamma = gamma_of(key, results.messages.sums)
     parameters = shared(results.messages.parameters_for(series), series.sharing, far=key.hosts > 1)
+    models = models_of(key, sizes, results.library)
+    model = predict(key, factor, sizes, models, parameters)
+    peak, published = peak_of(series, hardware), _published(series, hardware)
     return Curve(
         series=series,
         fit=fit_series(series),
-        model=predict(key, factor, sizes, models, parameters),
+        model=model,
         alternatives=predict_alternatives(key, factor, sizes[-1], parameters),
         parameters=parameters,
         gamma=gamma,
-        peak=peak_of(series, hardware),
+        peak=peak,
         explanation=explain(series, models, parameters, gamma),
-        published=_published(series, hardware),
+        published=published,
+        judged=tuple(_judged(series, model, peak, published)),
     )
+
+
+def _judged(
+    series: Series,
+    model: Sequence[Prediction] | Unavailable,
+    peak: Peak | Unavailable,
+    published: Sequence[Published],
+) -> Iterator[JudgedPoint]:
+    if series.key.op in LOCAL | STORING | ON_SOCKETS:
+        return
+    most = peak.busbw if isinstance(peak, Peak) else None
+    last = {band_of(point.size_bytes): index for index, point in enumerate(series.points)}
+    for band, index in ((band, last[band]) for band, _, _ in BANDS if band in last):
+        point = series.points[index]
+        yield JudgedPoint(
+            band=band,
+            point=point,
+            peak_share=None if most is None or point.busbw is None else point.busbw / most,
+            model_ratio=None if isinstance(model, Unavailable) else point.time_ns / model[index].time_ns,
+            published=published_of(published, point),
+        )
 
 
 def _published(series: Series, hardware: Hardware) -> tuple[Published, ...]:
@@ -185,8 +209,8 @@ def _ratios(
         return
     if cases[parameters.cases[0]].case.mode != curve.series.key.mode:
         return
-    for _, index in curve.judged_points():
-        point, ratio = curve.series.points[index], curve.model_ratio_at(index)
+    for judged in curve.judged:
+        ratio, point = judged.model_ratio, judged.point
         if ratio is not None:
             low, high = (ratio * end / point.time_ns for end in point.ends)
             yield ratio, low, high
@@ -201,5 +225,5 @@ def _exceeded_peaks(curves: Sequence[Curve]) -> set[tuple[int, ...]]:
         curve.peak.cases
         for curve in curves
         if isinstance(curve.peak, Peak) and curve.peak.level == "plain TCP of a host"
-        if any((curve.peak_share_at(index) or 0.0) > MODEL_TOLERANCE for _, index in curve.judged_points())
+        if any((judged.peak_share or 0.0) > MODEL_TOLERANCE for judged in curve.judged)
     }

@@ -18,9 +18,9 @@ from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.curves import DOUBTS, MODEL_TOLERANCE, Curve, Doubt, Doubts
+from busbw_analysis.diagnosis.curves import DOUBTS, MODEL_TOLERANCE, Curve, Doubt, Doubts, JudgedPoint
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
+from busbw_analysis.fitting.published import PublishedPoint
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
@@ -127,13 +127,11 @@ class Verdict:
 
 def verdicts_on(curve: Curve, doubts: Doubts) -> Iterator[Verdict]:
     """One verdict per judged band of sizes."""
-    for band, index in curve.judged_points():
-        yield _verdict(curve, doubts, index, band)
+    return (_verdict(curve, doubts, judged) for judged in curve.judged)
 
 
-def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
-    point = curve.series.points[index]
-    peak_share, model_ratio = curve.peak_share_at(index), curve.model_ratio_at(index)
+def _verdict(curve: Curve, doubts: Doubts, at: JudgedPoint) -> Verdict:
+    point, peak_share, model_ratio, published = at.point, at.peak_share, at.model_ratio, at.published
     exceeded = peak_share is not None and peak_share > _most_share(curve)
     if exceeded:
         doubts = replace(doubts, peak="exceeded")
@@ -142,7 +140,6 @@ def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
         _judge(curve, doubts, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in point.ends))
     )
-    published = published_of(curve.published, point)
     status = over_interval(best.status, judged.status, worst.status)
     doubted = next((candidate for candidate in (judged, best, worst) if candidate.doubt), None)
     if doubted is not None:
@@ -153,7 +150,7 @@ def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
         judged = _judge_by_published(published, judged, curve)
     return Verdict(
         key=curve.series.key,
-        band=band,
+        band=at.band,
         size_bytes=point.size_bytes,
         time_ns=point.time_ns,
         interval=point.interval,
@@ -365,7 +362,7 @@ def _why(
         if peak_share > 1:
             yield f"above 100 %: {why_above(curve.series.key.op, peak)}"
     if published is not None:
-        yield published_words(published)
+        yield published.in_words
 
 
 def why_above(op: str, peak: Peak) -> str:

@@ -99,6 +99,14 @@ class PublishedPoint:
         low, high = (format_rate(rate) for rate in (min(self.rates), max(self.rates)))
         return low if low == high else f"{low} to {high}"
 
+    @property
+    def in_words(self) -> str:
+        """A sentence that compares the measured time with the published one."""
+        return (
+            f"the time is {self.ratio:.2g} × the published time: {self.rate_in_words} at this size on "
+            f"{self.of.ranks} × {self.of.gpu} ({', '.join(self.sources)})"
+        )
+
 
 def published_of(curves: Sequence[Published], point: GroupSummary) -> PublishedPoint | None:
     """The published values for the size of ``point``; None if there are none."""
@@ -111,11 +119,3 @@ def published_of(curves: Sequence[Published], point: GroupSummary) -> PublishedP
     rates = tuple(curve.busbw(place) for curve, place in matching)
     sources = tuple(dict.fromkeys(curve.source for curve, _ in matching))
     return PublishedPoint(matching[0][0], rates, point.time_ns / times, sources)
-
-
-def published_words(published: PublishedPoint) -> str:
-    """A sentence that compares the measured time with the published one."""
-    return (
-        f"the time is {published.ratio:.2g} × the published time: {published.rate_in_words} at this size on "
-        f"{published.of.ranks} × {published.of.gpu} ({', '.join(published.sources)})"
-    )
