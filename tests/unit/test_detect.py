@@ -152,6 +152,14 @@ def test_a_gpu_alone_whose_links_are_down_is_no_finding(facts_of: Facts, rows: C
     assert len(picture(facts, rows).findings) == 2
 
 
+def test_a_gpu_known_only_by_name_has_the_lanes_of_its_row(rows: Catalogue) -> None:
+    row = next(row for row in rows.gpus if row.pcie is not None and row.host_link is None)
+    half = replace(rows, gpus=(msgspec.structs.replace(row, lanes=8),))
+    gpu = GpuFacts(address="0000:01:00.0", name=row.name, source="nccl-tests")
+    whole, narrow = (require_type(HardwarePeak, of.known(gpu).to_host) for of in (rows, half))
+    assert narrow.nominal == whole.nominal / 2
+
+
 def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows: Catalogue) -> None:
     facts = facts_of("dgx1-v100")
     seen = picture(facts, rows)

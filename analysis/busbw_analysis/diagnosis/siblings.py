@@ -69,7 +69,7 @@ def contrasts_in(
     series: Sequence[Series], matrices: Sequence[PairMatrix], facts: Facts, rows: Catalogue
 ) -> tuple[Contrast, ...]:
     """The strongest contrast of each code, which names the others; ``rows`` is the catalogue of peaks."""
-    alike = list(_alike(series, facts))
+    alike = list(_alike(series))
     every = [
         *_slow_parts(alike, facts, rows),
         *_slow_hosts(alike),
@@ -117,7 +117,7 @@ _Alike = tuple[SeriesKey, list[_Part]]
 """
 
 
-def _alike(series: Iterable[Series], facts: Facts) -> Iterator[_Alike]:
+def _alike(series: Iterable[Series]) -> Iterator[_Alike]:
     named = [curve for curve in series if curve.key.group != "all"]
     likenesses = grouped(
         named,
@@ -129,7 +129,7 @@ def _alike(series: Iterable[Series], facts: Facts) -> Iterator[_Alike]:
         if len(curves) > 1 and len(distinct) == len(curves) and common:
             largest = max(common)
             points = [(curve, point) for curve in curves if (point := curve.at(largest)) is not None]
-            parts = [_Part(curve.key.group, facts.hosts_of(curve.key.ranks), point) for curve, point in points]
+            parts = [_Part(curve.key.group, tuple(curve.at_work), point) for curve, point in points]
             yield curves[0].key, parts
 
 

@@ -467,7 +467,7 @@ def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[Ca
 
 def _observations(curve: Curve, point: GroupSummary, facts: Facts, cases: Sequence[CaseSummary]) -> Iterator[str]:
     """What affects the time of this point: shared cores, and flags."""
-    hosts = facts.hosts_of(curve.series.key.ranks)
+    hosts = curve.series.at_work
     for host, (ranks, cores) in facts.oversubscribed_hosts.items():
         if host in hosts:
             yield f"{ranks} ranks share {counted(cores, 'core')}{f' of {host}' if len(hosts) > 1 else ''}"

@@ -14,7 +14,6 @@ from busbw.system.catalog import Catalogue, Gpu, HardwarePeak, KnownGpu
 from busbw.system.detect import (
     SPLIT,
     efa_together,
-    host_link_of,
     interface_of,
     is_slingshot,
     memory_of,
@@ -61,14 +60,14 @@ def gpu_memory(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavaila
 
 def host_links(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest link to the host among ``gpus``; every rank must have its own GPU."""
-    return _slowest_gpu(gpus, rows, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
+    return _slowest_gpu(gpus, rows, "link-not-known", lambda gpu, _: gpu.to_host)
 
 
 def gpu_links(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest connection of one of ``gpus`` to the others on the same host: its NVLinks to them, or its
     link to the host if it has none.
     """
-    return _slowest_gpu(gpus, rows, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
+    return _slowest_gpu(gpus, rows, "links-not-known", _way_out)
 
 
 def _slowest_gpu(
@@ -123,14 +122,14 @@ def _known(gpus: Sequence[RankGpu], rows: Catalogue, code: str) -> list[KnownGpu
     return known
 
 
-def _way_out(gpu: KnownGpu, peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
+def _way_out(gpu: KnownGpu, peers: Sequence[str]) -> HardwarePeak | str:
     count, row = nvlinks(gpu.facts, peers), gpu.row
     if row is not None and not row.links_known:
         return f"no source gives the rate of the links between GPUs of {row.name}"
     linked = row is not None and row.links is not None
     if count or (count is None and (linked or gpu.facts.index is None)):
         return nvlink_of(gpu, peers)  # returns a reason if it may have links that were not recorded
-    return host_link_of(gpu, rows)
+    return gpu.to_host
 
 
 @dataclass(frozen=True, slots=True)

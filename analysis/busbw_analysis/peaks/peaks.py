@@ -397,7 +397,7 @@ def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
     last rank alone use ``tcp_ping_pong``.
     """
     key, facts, point = series.key, hardware.facts, series.points[-1]
-    host = facts.hosts_of(key.ranks)[0]
+    host = next(iter(series.at_work))
     in_turn, stream = (hardware.rates.get((op, host)) for op in (_TCP_PING_PONG, _TCP_STREAM))
     if facts.backend.transport == "gloo-tcp" and key.op not in ON_SOCKETS:
         alone = series.sharing == 1 and key.op in OF_TWO_RANKS and point.wire_bytes == point.size_bytes
@@ -475,7 +475,7 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     """The network of the slowest host; if ranks drive GPUs, the slower of this network and the GPUs' links."""
     key, facts = series.key, hardware.facts
     networks: dict[str, Network] = {}
-    for host in facts.hosts_of(key.ranks):
+    for host in series.at_work:
         connection = host_network(_at_group(facts.environment(host), key), facts.backend.transport, hardware.rows)
         if isinstance(connection, Unavailable):
             return replace(connection, reason=f"the speed of the network is unknown: {host} {connection.reason}")

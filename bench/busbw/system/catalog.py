@@ -18,7 +18,7 @@ import msgspec
 from busbw.errors import UsageError
 from busbw.ops import limits
 from busbw.ops.limits import URL, SourcedRow, refuse
-from busbw.runs.facts import GpuFacts
+from busbw.runs.facts import GpuFacts, PciDevice
 from busbw.runs.records import Record
 from busbw.units import format_rate
 
@@ -52,6 +52,8 @@ _PLAUSIBLE_FLOPS = (1e12, 1e18)
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int8")
 LANES = (1, 2, 4, 8, 12, 16, 32)
 """Possible numbers of lanes of a PCI Express link (PCI Express Base Specification, Max Link Width)."""
+GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+"""GT/s per lane → PCI Express generation."""
 
 
 class Rate(SourcedRow, frozen=True, kw_only=True):
@@ -254,7 +256,7 @@ class KnownGpu:
     no_row: why it has no row
     link: one of its links to other GPUs: ``link_name`` by NVML, otherwise that of its row
     host_link: its link to the host, if that is not PCI Express, which then serves only for configuration
-    pcie: a lane of the PCI Express link of its kind
+    pcie: its PCI Express link as trained, of a GPU known only by name the widest of its kind; or why it is unknown
     """
 
     facts: GpuFacts
@@ -263,7 +265,12 @@ class KnownGpu:
     link: Rate | None
     link_name: str | None
     host_link: Rate | None
-    pcie: Rate | None
+    pcie: HardwarePeak | str
+
+    @property
+    def to_host(self) -> HardwarePeak | str:
+        """Its link to the host in one direction, or why it is unknown."""
+        return self.pcie if self.host_link is None else self.host_link.peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,14 +308,15 @@ class Catalogue:
         row = row or self.gpu(gpu.name, gpu.id) or (self.gpu(None, gpu.id) if gpu.index is None else None)
         name = _link_name(gpu, row)
         kinds: tuple[Kind, ...] = ("nvlink", "xgmi") if gpu.nvlink is None else ("nvlink",)
+        no_row = self._no_row(gpu)
         return KnownGpu(
             facts=gpu,
             row=row,
-            no_row=self._no_row(gpu),
+            no_row=no_row,
             link=next((rate for kind in kinds if (rate := self.rate(kind, name or "")) is not None), None),
             link_name=name,
             host_link=None if row is None else self.rate("c2c", row.host_link or ""),
-            pcie=None if row is None else self.rate("pcie", row.pcie or ""),
+            pcie=self.pcie_of(gpu) if gpu.source is None else self._widest(row) or no_row,
         )
 
     def _no_row(self, gpu: GpuFacts) -> str:
@@ -317,6 +325,27 @@ class Catalogue:
         alike = [row.name for row in self.identified(gpu.id)] if gpu.index is None else []
         either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
         return f"no row for {label}{either}; add one to your peaks file"
+
+    def _widest(self, gpu: Gpu | None) -> HardwarePeak | None:
+        row = None if gpu is None else self.rate("pcie", gpu.pcie or "")
+        if gpu is None or row is None:
+            return None
+        return row.peak.times(gpu.lanes, f"{row.name} x{gpu.lanes}, the maximum of {gpu.name}")
+
+    def pcie_of(self, device: PciDevice) -> HardwarePeak | str:
+        """The link of a device to the host in one direction, as trained, or why it is unknown."""
+        bus = self.bus_of(device)
+        return bus if isinstance(bus, str) else replace(bus, what=f"{bus.what} as trained")
+
+    def bus_of(self, device: PciDevice) -> HardwarePeak | str:
+        """The same by generation and lanes: ``PCIe 5 x16``."""
+        if device.link is None:
+            return "the kernel does not report how its link was trained"
+        trained = device.link.trained
+        row = self.rate("pcie", f"PCIe {GENERATIONS.get(trained.gigatransfers)}")
+        if row is None:
+            return f"no row for PCIe at {trained.gigatransfers:g} GT/s; add one to your peaks file"
+        return row.peak.times(trained.lanes, f"{row.name} x{trained.lanes}")
 
     def origin(self, row: Rate | Gpu) -> str | None:
         """The user's file that ``row`` comes from; None for a shipped row."""

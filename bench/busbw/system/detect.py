@@ -5,11 +5,11 @@ instead of a number.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
-from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, Nic, PciDevice, PciNic, RdmaPort
+from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, Nic, PciNic, RdmaPort
 from busbw.system.catalog import Catalogue, HardwarePeak, Kind, KnownGpu, Over, Rate
 from busbw.units import format_rate
 
@@ -89,11 +89,6 @@ _NVME = re.compile(r"nvme\d+")
 Name = Literal["HBM", "NVLink", "PCIe", "C2C", "DRAM", "NIC", "NVMe"]
 
 _OnPcie = Sequence[GpuFacts | PciNic]
-_LANES = 16
-"""Lanes between a GPU and its host."""
-
-GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
-"""GT/s per lane → PCI Express generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +131,7 @@ class Picture:
 def picture(host: HostFacts, rows: Catalogue) -> Picture:
     """The levels and problems of a host from its facts."""
     gpus = [rows.known(gpu) for gpu in host.pci.gpus]
+    cards = [(card, rows.pcie_of(card)) for card in host.pci.nics]
     # The GPUs, NICs and drives whose link to the host is PCI Express.
     on_pcie: _OnPcie = (*(gpu.facts for gpu in gpus if gpu.host_link is None), *host.pci.nics, *host.pci.drives)
     levels: list[Level] = []
@@ -144,14 +140,14 @@ def picture(host: HostFacts, rows: Catalogue) -> Picture:
         levels.append(_level("HBM", label, memory_of(gpu), number))
         if gpu.facts.nvlink is not None or gpu.row is None or gpu.row.links:
             levels.append(_level("NVLink", label, nvlink_of(gpu), number))
-        levels.append(_level("PCIe" if gpu.host_link is None else "C2C", label, host_link_of(gpu, rows), number))
+        levels.append(_level("PCIe" if gpu.host_link is None else "C2C", label, gpu.to_host, number))
     levels.append(_level("DRAM", "host", dram_of(host, rows)))
     levels += [_level("NIC", name, peak) for name, peak in _networks(host, rows)]
     levels += [_level("NVMe", drive.label, _drive(drive, rows)) for drive in host.pci.drives]
     return Picture(
         levels=tuple(levels),
         of_gpus=tuple(_of_gpus(host, gpus)),
-        of_others=tuple(_of_others(host, rows)),
+        of_others=tuple(_of_others(host, cards)),
         unknown=tuple(_unknown(host, on_pcie)),
         resting=tuple(_resting(on_pcie)),
     )
@@ -241,36 +237,6 @@ def nvlinks(gpu: GpuFacts, peers: Sequence[str] | None = None) -> int | None:
     return gpu.nvlink.switch + sum(gpu.nvlink.peers.get(peer, 0) for peer in peers)
 
 
-def host_link_of(gpu: KnownGpu, rows: Catalogue) -> HardwarePeak | str:
-    """The link of a GPU to the host in one direction: the row's ``host_link``, or PCI Express as trained; for a GPU
-    known only by name, the widest link of its kind.
-    """
-    if gpu.host_link is not None:
-        return gpu.host_link.peak
-    if gpu.facts.source is None:
-        return pcie_of(gpu.facts, rows)
-    if gpu.row is None or gpu.pcie is None:
-        return gpu.no_row
-    return gpu.pcie.peak.times(_LANES, f"{gpu.pcie.name} x{_LANES}, the maximum of {gpu.row.name}")
-
-
-def pcie_of(device: PciDevice, rows: Catalogue) -> HardwarePeak | str:
-    """The link of a device to the host in one direction, as trained."""
-    bus = _bus_of(device, rows)
-    return bus if isinstance(bus, str) else replace(bus, what=f"{bus.what} as trained")
-
-
-def _bus_of(device: PciDevice, rows: Catalogue) -> HardwarePeak | str:
-    """The link of a device to the host by generation and lanes: ``PCIe 5 x16``."""
-    if device.link is None:
-        return "the kernel does not report how its link was trained"
-    trained = device.link.trained
-    row = rows.rate("pcie", f"PCIe {GENERATIONS.get(trained.gigatransfers)}")
-    if row is None:
-        return f"no row for PCIe at {trained.gigatransfers:g} GT/s; add one to your peaks file"
-    return row.peak.times(trained.lanes, f"{row.name} x{trained.lanes}")
-
-
 def dram_of(host: HostFacts, rows: Catalogue) -> HardwarePeak | str:
     """The memory of the host over all sockets, reads plus writes."""
     if host.memory_modules is None:
@@ -307,7 +273,7 @@ def _networks(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, HardwareP
 
 
 def _drive(drive: Drive, rows: Catalogue) -> HardwarePeak | str:
-    bus, model = _bus_of(drive, rows), drive.model or "unknown model"
+    bus, model = rows.bus_of(drive), drive.model or "unknown model"
     if isinstance(bus, str):
         return f"{model}: {bus}"
     row = rows.rate("nvme", f"NVMe on {bus.what}")
@@ -345,10 +311,9 @@ def _of_gpus(host: HostFacts, gpus: Sequence[KnownGpu]) -> Iterator[str]:
             )
 
 
-def _of_others(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+def _of_others(host: HostFacts, cards: Iterable[tuple[PciNic, HardwarePeak | str]]) -> Iterator[str]:
     yield from _of_links(host, [*host.pci.nics, *host.pci.drives])
-    for card in host.pci.nics:
-        to_host = pcie_of(card, rows)
+    for card, to_host in cards:
         carried = sum(port.bytes_per_second or 0 for port in host.rdma if port.device in card.names and port.up)
         if isinstance(to_host, HardwarePeak) and carried > to_host.nominal:
             yield (
