@@ -17,7 +17,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.assembly.to_json import render
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.curves import Doubt
+from busbw_analysis.diagnosis.doubts import Doubt
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import Status, in_words
 from busbw_analysis.report.curves import verdict_table

@@ -11,7 +11,7 @@ from busbw.errors import UsageError
 from busbw_analysis.cli.explain import explain, meanings
 from busbw_analysis.data.summary import FLAGS, CaseState
 from busbw_analysis.diagnosis.causes import CAUSES
-from busbw_analysis.diagnosis.curves import DOUBTS
+from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import CODES
 
 _TABLES = sorted(path for path in FOLDER.rglob("*.txt") if path.parent.name != "list")

@@ -27,7 +27,7 @@ from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import CONTRASTS, FOUND_WITH, causes_of
-from busbw_analysis.diagnosis.curves import DOUBTS
+from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.hypothesis_tests import (
     fewest_launches,

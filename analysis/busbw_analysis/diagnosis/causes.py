@@ -11,7 +11,8 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.apart import TABLES_APART
 from busbw_analysis.data.resumed import resuming
-from busbw_analysis.diagnosis.curves import DOUBTS, Curve
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
 from busbw_analysis.diagnosis.pairs import DIRECT

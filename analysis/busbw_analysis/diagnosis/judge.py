@@ -17,8 +17,9 @@ from busbw_analysis.data.load import Dataset, Samples
 from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
-from busbw_analysis.diagnosis.curves import Curve, Doubts, curves_of, doubts_of
+from busbw_analysis.diagnosis.curves import Curve, curves_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.doubts import Doubts, doubts_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.selftest import SelfTest

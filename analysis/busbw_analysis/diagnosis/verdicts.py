@@ -18,7 +18,8 @@ from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.curves import DOUBTS, MODEL_TOLERANCE, Curve, Doubt, Doubts, JudgedPoint
+from busbw_analysis.diagnosis.curves import Curve, JudgedPoint
+from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt, Doubts
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import PublishedPoint
 from busbw_analysis.models.bounds import Explanation, Spent

@@ -18,7 +18,8 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.compare import Compared, compare, geometric_mean, launch_values
 from busbw_analysis.diagnosis.compare_answer import label
-from busbw_analysis.diagnosis.curves import DOUBTS, Curve
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.fitting.published import published_of

@@ -18,7 +18,7 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
+from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.fitting.curve import Fit, Segment

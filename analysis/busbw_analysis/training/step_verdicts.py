@@ -14,7 +14,7 @@ from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_seconds, format_size, format_time, signed_time
 from busbw_analysis.data.rank_statistics import kendall
-from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
+from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
 from busbw_analysis.report.document import (
     TONES,
