@@ -21,9 +21,8 @@ from busbw_analysis.data.bands import Band, band_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.likeness import OF_LOGS, Difference, differences, refuse_unknown_names
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseState, CaseSummary
-from busbw_analysis.diagnosis.findings import Finding, disturbances
+from busbw_analysis.diagnosis.findings import Finding, disturbances, ended_in_words
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 
 SideName = Literal["A", "B"]
@@ -247,7 +246,7 @@ def incomplete_runs(side: SideName | None, dataset: Dataset) -> Iterator[Incompl
             side=side,
             run=stored.run.id,
             status=None if stored.end is None else stored.end.status,
-            ended=() if _ended_well(stored) else ended_in_words(stored),
+            ended=() if _ended_well(stored) else ended_in_words(stored, progress),
             launches=progress.complete,
             planned=progress.planned,
             failed=tuple(dict.fromkeys([*(row.case for row in stored.failed), *wrong])),

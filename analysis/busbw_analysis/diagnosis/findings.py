@@ -10,7 +10,8 @@ from busbw import __version__
 from busbw.ops import OPS, PAIRED
 from busbw.ops.groups import ASKED
 from busbw.runs.placement import shared_resources
-from busbw.runs.records import JSON, Case, case_in_words
+from busbw.runs.progress import Progress, progress_of
+from busbw.runs.records import JSON, Case, Ended, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.system.detect import Picture
 from busbw.units import counted, format_size, format_time, listed
@@ -24,7 +25,7 @@ from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import rank_list, statistic_in_words
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
-from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
+from busbw_analysis.data.resumed import resumed_launches, resuming
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
@@ -128,8 +129,8 @@ def findings_on(
     slow |= {member.host for group in results.lateness for member in group.flagged if member.host is not None}
     on_slow = _telling(results.counters, slow, others=not slow.issuperset(facts.hosts))
     findings = [
-        *_imported(runs, measured),
         *_ends(runs),
+        *_imported(runs, measured),
         *_of_cases(summaries, " and ".join(map(resuming, lost))),
         *_shared_resources(facts),
         *_slow_pairs(matrices),
@@ -217,10 +218,46 @@ def case_name(case: Case) -> str:
 def _ends(runs: Sequence[StoredRun]) -> Iterator[Finding]:
     """Runs that are incomplete, and runs that were resumed."""
     for stored in runs:
-        end = stored.end
+        end, resumed = stored.end, list(resumed_launches(stored))
         if end is None or end.status != "complete":
-            yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
-    yield from (Finding("note", "resumed", claims) for claims in resumptions(runs))
+            progress = progress_of(stored)
+            yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored, progress))
+        if resumed:
+            launches = "; ".join(_resumed(stored, begun, before) for begun, before in resumed)
+            yield Finding("note", "resumed", (f"Run {stored.run.id} was resumed: {launches}", _SEPARATE))
+
+
+_SEPARATE: Final = (
+    "A launch that measures the remaining blocks of another counts as a separate launch: cases with blocks in both "
+    "have one launch more, with fewer blocks each"
+)
+
+
+def ended_in_words(stored: StoredRun, progress: Progress) -> tuple[str, ...]:
+    """How an incomplete run ended, how many of its launches are complete, and how to measure the rest, as sentences
+    without full stops.
+    """
+    end, log = stored.end, stored.run.imported
+    if end is None:
+        ended = [f"Run {stored.run.id} has no end: it was killed or is still running", "Its finished blocks are kept"]
+    elif log is not None:
+        ends = "reports a failure" if end.status == "failed" else "ends early"
+        ended = [f"The log {log.file} {ends}{'' if end.reason is None else f': {end.reason}'}"]
+    else:
+        ended = [f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"]
+    incomplete = progress.complete < progress.planned and log is None
+    return (*ended, *([f"{progress.in_words()}; {resuming(stored)} measures the rest"] if incomplete else []))
+
+
+def _resumed(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:
+    """A resumed launch. Fresh processes are a launch with its own number, even if they measure the blocks that an
+    earlier launch did not reach.
+    """
+    blocks = counted(sum(row.launch == begun.launch for row in stored.measurements), "block")
+    what = "is new" if begun.resumes is None else f"measured the remaining blocks of launch {begun.resumes + 1}"
+    was = "" if end is None or end.status == "failed" else "was "
+    before = "" if end is None else f", after the run {was}{end.status} at {end.ended}"
+    return f"launch {begun.launch + 1} (started {begun.started}, {blocks}) {what}{before}"
 
 
 def _of_cases(summaries: Sequence[CaseSummary], resume: str) -> Iterator[Finding]:
