@@ -26,10 +26,9 @@ from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import rank_list, statistic_in_words
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 from busbw_analysis.data.resumed import resumed_launches, resuming
-from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
-from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
+from busbw_analysis.diagnosis.selftest import SelfTest, failure_in_words
 from busbw_analysis.diagnosis.siblings import Contrast
 from busbw_analysis.models.results import Results
 
@@ -138,6 +137,7 @@ def findings_on(
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[tuple[str, ...]]], ...] = (
+        ("caution", "self-test", failure_in_words(selftest, [stored.run.started for stored in runs])),
         ("caution", "unknown-op", _unknown_ops(runs)),
         ("caution", "store", ((notice,) for notice in results.notices)),
         ("caution", "oversubscribed", _oversubscribed(facts)),
@@ -145,7 +145,6 @@ def findings_on(
         ("caution", "launches-differ", _launches(runs, measured)),
         ("caution", "drift", _drifting(measured)),
         ("note", "clock-error", _clocks(measured)),
-        ("caution", "self-test", _tested(selftest, runs)),
         ("note", "adjusted", ((text,) for stored in runs for text in stored.run.adjusted)),
         ("caution", "gpu-hardware", _hardware((host, seen.of_gpus) for host, seen in pictures.items())),
         ("caution", "hardware", _hardware((host, seen.of_others) for host, seen in pictures.items())),
@@ -466,13 +465,6 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
         worst = max(float(summary.groups.clock_error_ns.max()) for summary in cases)
         clocks = f"In {len(cases)} of {counted(len(measured), 'case')} the clocks of the ranks may differ by up to"
         yield (f"{clocks} {format_time(worst)}, more than 5 % of a call: the order of arrival is unknown there",)
-
-
-def _tested(selftest: SelfTest | None, runs: Sequence[StoredRun]) -> Iterator[tuple[str, ...]]:
-    if selftest is not None and selftest.failures:
-        which = taken_in_words(selftest, [stored.run.started for stored in runs])
-        first, *others = selftest.sentences()
-        yield f"{capitalised(which)}: {first}", *others
 
 
 def _hardware(problems: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, ...]]:

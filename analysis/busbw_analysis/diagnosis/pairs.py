@@ -19,7 +19,7 @@ from busbw.ops.settings import PairSettings
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.distributions import student_quantile
-from busbw_analysis.data.facts import Facts
+from busbw_analysis.data.facts import Facts, RankGpu
 from busbw_analysis.data.intervals import Floats
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
@@ -169,7 +169,7 @@ def _matrix(summary: CaseSummary, facts: Facts, rows: Catalogue) -> PairMatrix:
         if may_name
         else (),
         op=case.op,
-        shares=_shares(facts, case.op, ranks, rate, rows) if case.op in _COPIES else None,
+        shares=_shares(facts.gpus_of(ranks), case.op, rate, rows) if case.op in _COPIES else None,
     )
 
 
@@ -453,15 +453,15 @@ _PairPeak = tuple[float, str, float]
 """Nominal rate (B/s), its description, and the rate reached in practice (NaN: unknown)."""
 
 
-def _shares(facts: Facts, op: str, ranks: Sequence[int], rates: Floats, rows: Catalogue) -> PairShares | Unavailable:
-    """The shares of one matrix, or why there are none."""
+def _shares(gpus: Sequence[RankGpu], op: str, rates: Floats, rows: Catalogue) -> PairShares | Unavailable:
+    """The shares of one matrix, or why there are none; ``gpus`` are those of its ranks."""
     share, practical_share = np.full_like(rates, np.nan), np.full_like(rates, np.nan)
     peaks: list[_PairPeak] = []
     for row, column in np.argwhere(np.isfinite(rates)).tolist():
-        pair = (ranks[row], ranks[column])
-        peak = _peak_of(facts, op, pair, rows)
+        source, to = gpus[row], gpus[column]
+        peak = _peak_of(op, (source, to), rows)
         if isinstance(peak, Unavailable):
-            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak.reason}")
+            return Unavailable("pair-not-known", f"{source.rank} → {to.rank}: {peak.reason}")
         peaks.append(peak)
         nominal, _, practical = peak
         share[row, column] = rates[row, column] / nominal
@@ -472,13 +472,12 @@ def _shares(facts: Facts, op: str, ranks: Sequence[int], rates: Floats, rows: Ca
     return PairShares(share, practical_share, denominator)
 
 
-def _peak_of(facts: Facts, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | Unavailable:
+def _peak_of(op: str, gpus: tuple[RankGpu, RankGpu], rows: Catalogue) -> _PairPeak | Unavailable:
     """Direct copies: the NVLinks between the two, or else the slower of their links to the host.
 
     Copies through the host go down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ if staged, else t ≥ S
     / min(B₁, B₂), because a driver may overlap both halves.
     """
-    gpus = facts.gpus_of(pair)
     ways = [gpu_links(gpus, rows)] if op in DIRECT else [host_links([gpu], rows) for gpu in gpus]
     links: list[Narrowest] = []
     for way in ways:

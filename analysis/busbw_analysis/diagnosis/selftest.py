@@ -19,6 +19,7 @@ from busbw.runs.records import JSON, SCHEMA
 from busbw.runs.selftest import FOLDER, TRUTH_FILE, Truth
 from busbw.units import clock_time, format_size, format_time
 from busbw_analysis.data.load import Dataset, load
+from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, LaunchKey, adjusted, estimate, percent, shown_from
 
@@ -173,6 +174,13 @@ def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
     late = any(start < tested.started for start in began)
     after = ", taken after the run" if late else ""
     return f"self-test of {clock_time(tested.started)} UTC, {tested.launches} launches per side{after}"
+
+
+def failure_in_words(tested: SelfTest | None, began: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """That the self-test of runs that ``began`` then failed, as sentences without full stops; nothing if it did not."""
+    if tested is not None and tested.failures:
+        first, *others = tested.sentences()
+        yield f"{capitalised(taken_in_words(tested, began))}: {first}", *others
 
 
 # --- the checks ------------------------------------------------------------------------------------------------
