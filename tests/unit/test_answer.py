@@ -21,13 +21,14 @@ from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.answer import Answer, answer_of, count_tests, scatter_of
+from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches, launches_needed, smallest_difference
+from busbw_analysis.diagnosis.trust import count_tests, scatter_of
 from busbw_analysis.models.results import results_of
-from busbw_analysis.report.curves import reasons
 from busbw_analysis.report.document import Paragraph
+from busbw_analysis.report.verdicts import reasons
 
 SIZES = (64, 4096, 256 << 10, 1 << 20, 16 << 20)
 PINGS = (Piece(1e-6, 1e-9),)

@@ -23,13 +23,13 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.answer import MOST_CONFIDENCE, fewest_made
 from busbw_analysis.diagnosis.compare import Comparison, compare
 from busbw_analysis.diagnosis.compare_answer import answer_lines, gist, trust_in_comparison
 from busbw_analysis.diagnosis.hypothesis_tests import (
     percent,
     smallest_difference,
 )
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, fewest_made
 from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.show import show_rows
 from busbw_analysis.report.to_terminal import render

@@ -20,8 +20,8 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.doubts import Doubt
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import Status, in_words
-from busbw_analysis.report.curves import verdict_table
 from busbw_analysis.report.document import Table
+from busbw_analysis.report.verdicts import verdict_table
 
 MIB = 1 << 20
 SIZES = (64, 4096, 256 << 10, MIB, 16 * MIB)

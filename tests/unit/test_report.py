@@ -30,8 +30,8 @@ from busbw_analysis.assembly.to_json import LAYOUT
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.data.summary import FLAGS
-from busbw_analysis.diagnosis.answer import dots
 from busbw_analysis.diagnosis.judge import Finding, Judgement
+from busbw_analysis.diagnosis.trust import dots
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.run import glossary_terms

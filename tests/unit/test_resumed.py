@@ -8,7 +8,7 @@ from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.answer import scatter_of, trust_in
+from busbw_analysis.diagnosis.trust import scatter_of, trust_in
 
 CASES = [case("all_reduce", 64), case("all_gather", 1024)]
 

@@ -23,13 +23,14 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.fleet.slice import FleetRun
 from busbw_analysis.report import to_html, to_markdown
 from busbw_analysis.report.compare import bands_table, compare_blocks, findings, left_out_lines
-from busbw_analysis.report.curves import Side, operations, overview, reasons, verdict_table
+from busbw_analysis.report.curves import Side, operations, overview
 from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section
 from busbw_analysis.report.equivalents import composition, one_call, overlaps, trust
 from busbw_analysis.report.models import fits, theory
 from busbw_analysis.report.pairs import pairs, rank_views
 from busbw_analysis.report.run import environment, glossary, missing_cases, timing
 from busbw_analysis.report.slices import CHAPTERS, Chapter, Placed, Unfolded
+from busbw_analysis.report.verdicts import reasons, verdict_table
 
 _LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = REPORT_FILES

@@ -26,8 +26,8 @@ from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.sources import find
-from busbw_analysis.diagnosis.answer import count_tests, fewest_made
 from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches, percent
+from busbw_analysis.diagnosis.trust import count_tests, fewest_made
 from busbw_analysis.gate import baselines, outputs
 from busbw_analysis.gate.launch_tests import TWO_SIDED
 from busbw_analysis.gate.metrics import Evidence

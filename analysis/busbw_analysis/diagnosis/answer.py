@@ -1,44 +1,30 @@
 """The answer to a run, as shown in every output: is it as expected, why not, what to do, and how far to trust it.
 
-``answer_of`` builds it from a judgement; ``causes`` finds the causes. Confidence has ``MOST_CONFIDENCE`` points, one
-each if all was measured and verified, the machine was quiet, launches scatter little and are enough for a test.
+``answer_of`` builds it from a judgement; ``causes`` finds the causes, ``trust`` the confidence.
 """
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 import numpy as np
-from msgspec import structs
 
-from busbw.ops import LOCAL, PAIRED, STORING
+from busbw.ops import LOCAL, STORING
 from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
-from busbw.units import counted, format_rate, format_size, format_time, listed
+from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.apart import SEVERAL_GPUS
 from busbw_analysis.data.bands import Band, band_of
-from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import CONTRASTS, FOUND_WITH, causes_of
 from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.hypothesis_tests import (
-    fewest_launches,
-    launches_needed,
-    percent,
-    scatter_in_words,
-    shown_from,
-    smallest_difference,
-)
 from busbw_analysis.diagnosis.judge import AnswerPart, Best, Cause, Judgement, Status, Verdict
-from busbw_analysis.diagnosis.selftest import taken_in_words
+from busbw_analysis.diagnosis.trust import all_wrong, decide_more, dots, lacks_launches, trust_in
 from busbw_analysis.diagnosis.verdicts import in_flight, share_of_peak, times_of_model
 from busbw_analysis.peaks.peaks import Peak, noun_of
 
@@ -68,15 +54,6 @@ _SYMPTOMS: Final = frozenset({"collapse"})
 """Causes that say how results are slow, and no reason for it."""
 _MOST_BY_PLACEMENT: Final = 15.0
 """Largest slowdown (times the model's time) that these causes can explain: up to 12 was seen on healthy machines."""
-
-MOST_CONFIDENCE: Final = 4
-SCATTERED: Final = 0.1
-"""Launches that scatter by more than this (± of the median case) cost a point of confidence."""
-_TARGETS: Final = (0.1, 0.25, 0.5)
-"""Differences for which the number of launches is given: the smallest that needs at most ``_MOST_LAUNCHES``."""
-_MOST_LAUNCHES: Final = 20
-_MOST_NAMED: Final = 3
-"""Number of pooled runs that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +269,7 @@ def _measured_in_band(judged: Sequence[Verdict]) -> str:
     """The rate of each operation; without a rate, its time."""
     ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
     shown = [
-        f"{_name(verdict, judged)} {_rate_or_time(verdict)}"
+        f"{verdict.name_among(judged)} {_rate_or_time(verdict)}"
         f"{f' at {format_size(verdict.size_bytes)}' if verdict.size_bytes else ''}"
         for verdict in ordered
     ]
@@ -311,7 +288,7 @@ def _unjudged(
     if all(row.state != "measured" for row in judgement.cases):
         reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.cases if row.reasons))
         more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
-        nothing = "" if _all_wrong(judgement) else "nothing was measured: "
+        nothing = "" if all_wrong(judgement) else "nothing was measured: "
         return sentences(f"{nothing}{reasons[0]}{more}" if reasons else "nothing was measured")
     if status == "failed":
         return _HEADLINES[status]
@@ -339,10 +316,6 @@ def _unjudged(
         missing = f"give the facts that the log lacks with {', '.join(options)}{example}"
         return sentences(*faults, f"not judged: {_NO_REFERENCE}", missing)
     return sentences(*faults, f"not judged: {_lacks(judgement)}")
-
-
-def _all_wrong(judgement: Judgement) -> bool:
-    return all(row.cause == "wrong_data" for row in judgement.cases)
 
 
 def _latency_only(judgement: Judgement) -> str:
@@ -390,15 +363,15 @@ def _in_band(every: Sequence[Verdict]) -> str:
         if members:
             worst = max(members, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
             which = "worst " if len(members) > 1 else ""
-            parts.append((len(members), f"{word}, {which}{_name(worst, judged)} ({worst.reached})"))
+            parts.append((len(members), f"{word}, {which}{worst.name_among(judged)} ({worst.reached})"))
     if doubted:
-        parts.append((len(doubted), f"without a verdict, {_name(doubted[0], judged)} ({doubted[0].reached})"))
+        parts.append((len(doubted), f"without a verdict, {doubted[0].name_among(judged)} ({doubted[0].reached})"))
     if fine:
         parts.append((len(fine), f"as expected{'' if slower or unsure or doubted else _range(fine)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
-        parts.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
+        parts.append((len(faster), f"faster, {which}{most.name_among(judged)} ({most.reached})"))
     if len(every) > len(judged):
         parts.append((len(every) - len(judged), "not judged"))
     kind = "operations" if len({verdict.op for verdict in every}) == len(every) else "curves"
@@ -424,13 +397,6 @@ def _range(verdicts: Sequence[Verdict]) -> str:
     if shares:
         ranges.append(share_of_peak(peaks[0] if len(peaks) == 1 else "their peaks", min(shares), max(shares)))
     return f" ({', '.join(ranges)})" if ranges else ""
-
-
-def _name(named: Verdict, among: Sequence[Verdict]) -> str:
-    """The op of a verdict, with the settings that distinguish it from other curves of the same op."""
-    others = [verdict.key.parts for verdict in among if verdict.op == named.op and verdict is not named]
-    more = (part for part in named.key.parts[1:] if any(part not in other for other in others))
-    return " ".join([named.op, *more])
 
 
 def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
@@ -501,138 +467,3 @@ def _slowest_pair(judgement: Judgement) -> str:
     if matrix.outliers:
         return slowest
     return f"{slowest}; {matrix.unknown}" if matrix.unknown else f"no pair of ranks is significantly slow; {slowest}"
-
-
-# --- how far to trust it -----------------------------------------------------------------------------------------
-
-
-def dots(confidence: int) -> str:
-    """Points of confidence as filled circles among all, as every output shows them: ``●●○○``."""
-    return "●" * confidence + "○" * (MOST_CONFIDENCE - confidence)
-
-
-def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...]]:
-    """Points of confidence and the clauses that explain them; ``advise``: with what more launches would detect."""
-    launches, scatter = fewest_made(judgement.cases), scatter_of(judgement)
-    pooled = _pooled(judgement)
-    if not launches:
-        return 0, ("all data are wrong" if _all_wrong(judgement) else "nothing was measured", pooled)
-    if judgement.from_logs:
-        return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
-    codes = {finding.code for finding in judgement.findings}
-    busy = codes & {"disturbed", "throttled", "launches-differ"}
-    doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
-    whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
-    tests = count_tests(judgement.cases)
-    enough = launches >= fewest_launches(tests, paired=False)
-    points = (whole, enough, not busy, scatter is not None and scatter <= SCATTERED)
-    most = max(_launch_counts(judgement.cases))
-    many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
-    where = " on a busy machine" if "disturbed" in busy else ""
-    if scatter is None:
-        text = f"{many}{where}: another may differ by more than ±, which covers only this launch"
-    elif not enough:
-        among = f" in {tests} bands of sizes" if tests > 1 else ""
-        few = f"are too few to test for differences{among}"
-        text = f"{many}{where}, whose times scatter by {scatter_in_words(scatter)}, {few}"
-    else:
-        text = f"{many}{where} {shown_from(smallest_difference(math.log1p(scatter), launches, tests))}"
-    asked = [verdict for verdict in judgement.verdicts if verdict.op in judgement.asked]
-    undecided = [verdict for verdict in asked if verdict.status == "undecided"]
-    left = f"; no verdict: {_bands_of(undecided)}" if 0 < len(undecided) < len(asked) else ""
-    advice = more_launches(judgement) if advise else ""
-    return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
-
-
-def _bands_of(verdicts: Sequence[Verdict]) -> str:
-    """The bands of each op."""
-    bands = by_key((_name(verdict, verdicts), verdict.band) for verdict in verdicts)
-    return listed((f"{name} {listed(of)}" for name, of in bands.items()), _MOST_SHOWN)
-
-
-def count_tests(summaries: Iterable[CaseSummary]) -> int:
-    """The number of tests of a comparison with a run like this: one for each band of sizes of each curve."""
-    cases = (row.case for row in summaries if row.state != "skipped" and row.case.mode != "overlap")
-    return len({(structs.replace(case, size_bytes=0), band_of(case.size_bytes)) for case in cases})
-
-
-def _pooled(judgement: Judgement) -> str:
-    """The runs whose launches are pooled, if there are several."""
-    names = judgement.pooled
-    if not names:
-        return ""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    alike = len({frozenset(stored.run.cases) for stored in judgement.runs}) == 1
-    advice = "; busbw compare shows two of them beside each other" if alike else ""
-    return f"pooled from {len(names)} runs: {', '.join(names[:_MOST_NAMED])}{more}{advice}"
-
-
-def _tested(judgement: Judgement) -> str:
-    """The smallest difference that the newest self-test could detect in its worst case."""
-    tested = judgement.selftest
-    if tested is None or tested.coarsest is None or tested.failures:
-        return ""
-    which = taken_in_words(tested, [stored.run.started for stored in judgement.runs])
-    return f"{which} {shown_from(tested.coarsest)}"
-
-
-def scatter_of(judgement: Judgement) -> float | None:
-    """Scatter of the launches of a case, as a share; None for a single launch.
-
-    It is the standard deviation of the logarithms of launch medians, median over cases. Pair matrices count only if
-    nothing else was measured.
-    """
-    scatters = [
-        float(np.log(group.launch_medians_ns).std(ddof=1))
-        for summary in judgement.cases
-        if summary.case.op not in PAIRED
-        for group in summary.groups
-        if group.launches > 1
-    ]
-    for summary in () if scatters else judgement.cases:
-        if summary.case.op in PAIRED and summary.groups:
-            medians = summary.groups.launch_medians_ns[summary.groups.launches > 1]
-            scatters += np.nanstd(np.log(medians), axis=1, ddof=1).tolist()
-    return math.expm1(median(scatters)) if scatters else None
-
-
-def fewest_made(summaries: Iterable[CaseSummary]) -> int:
-    """The number of launches that every case has at least; 0 if nothing was measured."""
-    return min(_launch_counts(summaries), default=0)
-
-
-def _launch_counts(summaries: Iterable[CaseSummary]) -> list[int]:
-    """The number of launches of every case that was measured."""
-    return [len(group.launch_medians_ns) for summary in summaries for group in summary.groups[:1]]
-
-
-def lacks_launches(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> bool:
-    """Whether any of ``verdicts`` is undecided without a cause; False for logs of other tools."""
-    undecided = (
-        verdict.status == "undecided" and verdict.doubt is None and code is None for verdict, code in verdicts.items()
-    )
-    return not judgement.from_logs and any(undecided)
-
-
-def decide_more(judgement: Judgement) -> str:
-    """What to do about verdicts that are undecided without a cause."""
-    advice = more_launches(judgement)
-    return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
-
-
-def more_launches(judgement: Judgement) -> str:
-    """The difference that more launches could detect; "" if no affordable number of launches helps, or if a run has a
-    duration or a controller, which is one launch.
-    """
-    plans = [stored.run.plan for stored in judgement.runs]
-    if any(plan.duration is not None or plan.controller is not None for plan in plans):
-        return ""
-    scatter = scatter_of(judgement)
-    if scatter is None:
-        return "--launches 6 would give an interval over launches"
-    for target in _TARGETS:
-        needed = launches_needed(math.log1p(scatter), target, count_tests(judgement.cases))
-        if needed is not None and needed <= _MOST_LAUNCHES:
-            more = needed > fewest_made(judgement.cases)
-            return f"--launches {needed} would detect differences of {percent(target)}" if more else ""
-    return ""

@@ -10,9 +10,9 @@ from busbw.runs.records import Case, case_in_words
 from busbw.units import counted, listed
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.answer import SCATTERED, dots
 from busbw_analysis.diagnosis.compare import Compared, Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, percent, scatter_in_words, shown_from
+from busbw_analysis.diagnosis.trust import SCATTERED, dots
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""

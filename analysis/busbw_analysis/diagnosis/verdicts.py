@@ -115,6 +115,12 @@ class Verdict:
         """The name of the curve."""
         return self.key.label
 
+    def name_among(self, verdicts: Sequence["Verdict"]) -> str:
+        """The op, with the settings that distinguish it from other curves of the same op."""
+        others = [verdict.key.parts for verdict in verdicts if verdict.op == self.op and verdict is not self]
+        more = (part for part in self.key.parts[1:] if any(part not in other for other in others))
+        return " ".join([self.op, *more])
+
     @property
     def text(self) -> str:
         """Status and number."""

@@ -11,7 +11,8 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from busbw_analysis.diagnosis.answer import MOST_CONFIDENCE, OPEN_FINDINGS
+from busbw_analysis.diagnosis.answer import OPEN_FINDINGS
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE
 from busbw_analysis.report.document import SEVERITY, TONES, Cell, Page, Table
 from busbw_analysis.report.run import anchor_of, term_of
 
