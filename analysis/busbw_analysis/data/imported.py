@@ -1,45 +1,36 @@
 """Converts the log of another tool to a run: its rows become cases; facts that nobody states stay unknown."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import msgspec
 
 from busbw import __version__
 from busbw.errors import LogError, UsageError
-from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
-from busbw.ops.base import Op
-from busbw.ops.groups import ASKED
-from busbw.ops.settings import HostSettings, PairSettings
+from busbw.ops import OPS, limits, op_named
 from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
 from busbw.runs.plan import LogPlan
-from busbw.runs.records import CASE_DTYPE_BYTES, REDOPS, SCHEMA, BackendTraits, Case, Check, Ended, Imported, Settings
+from busbw.runs.records import SCHEMA, BackendTraits, Ended
 from busbw.runs.run import ImportedLog, LogNote, Run
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.system.named import Cards, cards_named, gpu_named, gpus_meant
-from busbw.units import counted, format_size, listed, parse_size
+from busbw.units import counted, listed
 from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, differences, labels_of, merged
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.imported_rows import OF_FEW, LeftOut, first_group, group_of, is_of_hosts, rows_of
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Said, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 
-_COPY_BYTES: Final = 512 << 20
-"""Size of a copy of a tool that states none and has no default: that of nvbandwidth."""
 _MOST_NAMED: Final = 4
 TABLE_LEFT_OUT: Final = "table-left-out"
 """The note of a log of which a whole table cannot be used."""
-_OF_FEW: Final = LOCAL | PAIRED
-"""Operations that involve only some of the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +72,8 @@ class LogFacts:
         return {name: str(value) for name, value in named.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class _LeftOut:
-    """A table or row of a log that is not used: the code of its note, the reason, its line, and what it is of."""
-
-    code: str
-    reason: str
-    line: int
-    name: str = ""
-
-
 _HIDDEN: Final = re.compile(r"(?i)[<>*]|x{3}|^(?:host(?:name)?|node|server|machine|redacted|anon\w*)$")
 """A name that stands for names of hosts that were taken out of a log."""
-_ON_GPUS: Final = re.compile("-(?:CUDA|ROCM|ZE)")
 _OVER_NCCL: Final = re.compile("[NRX]CCL")
 """Prefix of OSU's tests of NCCL and RCCL."""
 
@@ -117,7 +97,7 @@ def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     labels = labels_of([_identity(table, facts) for table in log.tables])
     parts = by_key(zip(labels, log.tables, strict=True))
     runs: dict[Label, StoredRun] = {}
-    left_out, refused = list[_LeftOut](), list[LogError]()
+    left_out, refused = list[LeftOut](), list[LogError]()
     for label, tables in parts.items():
         part = msgspec.structs.replace(log, tables=tuple(tables))  # notes of the reader are those of the whole log
         try:
@@ -133,14 +113,14 @@ def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     return merged(apart([*runs.values()], [*runs]), notes)
 
 
-def _rest(tables: Sequence[Table], error: LogError, left_out: Sequence[_LeftOut]) -> list[_LeftOut]:
+def _rest(tables: Sequence[Table], error: LogError, left_out: Sequence[LeftOut]) -> list[LeftOut]:
     """Those of the refused ``tables`` that are not in ``left_out`` yet, with all or with each of their rows."""
     known = {part.line for part in left_out}
     rest = [table for table in tables if known.isdisjoint({table.line, *(row.line for row in table.rows)})]
-    return [_LeftOut(TABLE_LEFT_OUT, error.said, table.line) for table in rest]
+    return [LeftOut(TABLE_LEFT_OUT, error.said, table.line) for table in rest]
 
 
-def _left_out_notes(left_out: Iterable[_LeftOut]) -> Iterator[LogNote]:
+def _left_out_notes(left_out: Iterable[LeftOut]) -> Iterator[LogNote]:
     """A note for each reason, with all tables or rows that it applies to."""
     for (code, reason), parts in by_key(((part.code, part.reason), part) for part in left_out).items():
         of_tables = code == TABLE_LEFT_OUT
@@ -202,15 +182,15 @@ def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:
 
 
 def _run_of(
-    log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path, left_out: list[_LeftOut]
+    log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path, left_out: list[LeftOut]
 ) -> StoredRun:
     """The run of a log, or of a part of it; what it does not use is appended to ``left_out``."""
-    notes, unused = list(log.notes), list[_LeftOut]()
+    notes, unused = list(log.notes), list[LeftOut]()
     tool = _tool_of(log)
     try:
         tables = _known_tables(log, facts, notes, unused)
         world = _World.of(log, tables, tool, facts, notes)
-        rows = tuple(_rows(tables, tool, world, facts, notes, unused))
+        rows = tuple(rows_of(tables, tool, world.hosts, facts.size, notes, unused))
     finally:
         left_out += unused
     if not rows:
@@ -260,7 +240,7 @@ def _tool_of(log: ForeignLog) -> Tool:
 # --- which operation, over how many ranks --------------------------------------------------------------------------
 
 
-def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote], left_out: list[_LeftOut]) -> list[Table]:
+def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote], left_out: list[LeftOut]) -> list[Table]:
     """The tables whose operation and ranks are known. Raises the first LogError if there are none."""
     tables: list[Table] = []
     refused: list[LogError] = []
@@ -269,7 +249,7 @@ def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote], left_o
             tables.append(_known(table, log, facts, notes))
         except LogError as error:
             refused.append(error)
-            left_out.append(_LeftOut(TABLE_LEFT_OUT, error.said, table.line))
+            left_out.append(LeftOut(TABLE_LEFT_OUT, error.said, table.line))
     if not tables:
         raise refused[0]
     return tables
@@ -325,7 +305,7 @@ def _lacks_op(row: Aggregate) -> bool:
 
 
 def _lacks_ranks(row: Aggregate) -> bool:
-    return row.op is not None and row.ranks is None and row.op not in _OF_FEW
+    return row.op is not None and row.ranks is None and row.op not in OF_FEW
 
 
 def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
@@ -404,7 +384,7 @@ class _World:
         best = max(tables, key=lambda table: len(table.places))
         ranks = max([1, *(_last_rank(row) + 1 for table in tables for row in table.rows)])
         ranks = max(ranks, len(best.places)) if tool.one_host else ranks
-        if any(_first_group(table) is not None for table in tables):
+        if any(first_group(table) is not None for table in tables):
             ranks = max([ranks, *((place.rank or 0) + 1 for table in tables for place in table.places)])
         if ranks > limits.MOST_RANKS:
             message = f"{ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
@@ -425,14 +405,7 @@ class _World:
 
 
 def _last_rank(row: Aggregate) -> int:
-    return max([(row.ranks or 1) - 1, *((_group(row) or ()) if row.op in _OF_FEW or _is_of_hosts(row) else ())])
-
-
-def _first_group(table: Table) -> tuple[int, ...] | None:
-    """The ranks of the first of several concurrent groups, which the table reports; None for a single group."""
-    numbers = ((place.group, place.rank) for place in table.places)
-    members = by_key((group, rank) for group, rank in numbers if group is not None and rank is not None)
-    return tuple(sorted(members[min(members)])) if len(members) > 1 else None
+    return max([(row.ranks or 1) - 1, *((group_of(row) or ()) if row.op in OF_FEW or is_of_hosts(row) else ())])
 
 
 def _hosts(
@@ -528,192 +501,3 @@ def _with_gpus(
             gpus.append(GpuFacts(index=number, name=gpu.name, address=address, source=tool))
             ranks.append(RankFacts(rank=rank, local_rank=number, gpu=number))
         yield host, msgspec.structs.replace(of_host, pci=PciFacts(gpus=tuple(gpus)), ranks=tuple(ranks))
-
-
-# --- rows ----------------------------------------------------------------------------------------------------------
-
-
-def _rows(
-    tables: Sequence[Table],
-    tool: Tool,
-    world: _World,
-    facts: LogFacts,
-    notes: list[LogNote],
-    left_out: list[_LeftOut],
-) -> Iterator[Imported]:
-    """The usable rows of all tables as records; appends the others to ``left_out``, and ``notes``."""
-    seen: Counter[Case] = Counter()
-    assumed = False
-    for table in tables:
-        blocks: Counter[tuple[Case, tuple[int, ...]]] = Counter()
-        checks = {row.check for row in table.rows}
-        refused = bool(table.out_of_bounds) and "wrong" not in checks
-        off = (
-            "verification was off in the tool"
-            if checks.isdisjoint({"verified", "wrong"})
-            else "the tool checks only others of this table"
-        )
-        for row in table.rows:
-            size, guessed = _size(row, table, tool, facts)
-            time = _seconds(row, size)
-            reason = _unusable(row, size, time)
-            if reason is not None:
-                left_out.append(_LeftOut("left-out", reason, row.line, str(row.tool_op or row.op)))
-                continue
-            case, ranks = _case(row, size or 0, table, tool, world)
-            assumed = assumed or guessed
-            samples = tuple(seconds * 1e9 for seconds in row.samples_seconds)
-            of_ranks = tuple(tuple(seconds * 1e9 for seconds in times) for times in row.process_seconds)
-            # As many processes as ranks: each drives one GPU, and process i is rank i.
-            whole = [len(times) for times in of_ranks] == [len(samples)] * len(ranks)
-            yield Imported(
-                case=case,
-                launch=seen[case],
-                block=blocks[case, ranks],
-                ranks=ranks,
-                time_ns=median(samples) if samples else (time or 0.0) * 1e9,
-                statistic="median" if samples else row.statistic,
-                calls=len(samples) or row.iterations,
-                bus_factor=OPS[case.op].factor(len(ranks)),
-                wire_bytes=OPS[case.op].wire_bytes(len(ranks), case.size_bytes),
-                check=_check(row, table, off, refused=refused and row.check != "verified"),
-                line=row.line,
-                samples_ns=samples,
-                rank_samples_ns=of_ranks if whole and samples else (),
-            )
-            blocks[case, ranks] += 1
-        seen.update({case for case, _ in blocks})
-    if assumed:
-        text = (
-            f"the log does not contain the copy size; the tool's default of {format_size(tool.copies or _COPY_BYTES)} "
-            "is assumed. "
-            "Rates are as printed, times follow from the size; give it with --size"
-        )
-        notes.append(LogNote(code="assumed-size", text=text))
-
-
-def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[int | None, bool]:
-    """S in bytes, and whether it is only the tool's default."""
-    if row.size_bytes is not None or row.op is None:
-        return row.size_bytes, False
-    if row.tool_size_bytes is not None and row.ranks is not None:
-        return row.tool_size_bytes * (row.ranks if row.tool_size_is == "block" else 1), False
-    if facts.size is not None:
-        return parse_size(facts.size), False
-    if table.copy_bytes is not None:
-        return table.copy_bytes, False
-    return (tool.copies or _COPY_BYTES, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
-
-
-def _seconds(row: Aggregate, size: int | None) -> float | None:
-    """The time of a call, or what follows from the rate, else from busbw, which tables print with more digits than
-    algbw. From algbw beside a busbw it follows only if the reader says how many S it counts.
-    """
-    if row.time_seconds is not None or not size:
-        return row.time_seconds
-    if row.rate and row.messages is not None:
-        return size * row.messages / row.rate
-    if row.rate is not None or (row.algbw is not None and row.messages is None):
-        return None
-    factor = None if row.op is None or row.ranks is None else bus_factor(row.op, row.ranks)
-    if factor and row.busbw:
-        return size * factor / row.busbw
-    return size / row.algbw if row.algbw else None
-
-
-def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:
-    """Why a row cannot become a case; None if it can."""
-    if row.op is None:
-        return "busbw has no such operation"
-    op = OPS[row.op]
-    reasons = {
-        "a sum over other rows": row.statistic == "sum",
-        f"busbw has no type {row.dtype}": row.dtype is not None and row.dtype not in CASE_DTYPE_BYTES,
-        f"busbw has no reduction {row.redop}": op.reduces and row.redop is not None and row.redop not in REDOPS,
-        "no bytes": op.sized and size == 0,
-        "size unknown; one for all of them can be given with --size": op.sized and size is None,
-        "no time and no rate": not time,
-        "ranks unknown": _group(row) is None,
-    }
-    return next((reason for reason, applies in reasons.items() if applies), None)
-
-
-def _group(row: Aggregate) -> tuple[int, ...] | None:
-    """The ranks of a row: one GPU, a pair, or all ranks; None if unknown."""
-    labels = [re.search(r"\d+", label) for label in (row.source, row.target) if label is not None]
-    numbers = tuple(int(label[0]) for label in labels if label is not None)
-    if row.op in PAIRED or _is_of_hosts(row):
-        return numbers if len(set(numbers)) == 2 else None
-    if row.op in LOCAL and (row.mode is None or row.ranks == 1):
-        ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
-        gpu = next((match for end in ends if (match := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
-        if gpu is not None:
-            return (int(gpu[1]),)
-        return (0,) if row.ranks == 1 and not ends else None
-    return None if row.ranks is None else _first_ranks(row.ranks)
-
-
-def _is_of_hosts(row: Aggregate) -> bool:
-    """Whether it is a message between two of several hosts, as in a round of ``busbw fleet``."""
-    return row.op in OPS and OPS[row.op].members == "ends" and None not in {row.source, row.target}
-
-
-@cache
-def _first_ranks(count: int) -> tuple[int, ...]:
-    """The ranks below ``count``; cached because all rows of a log share them."""
-    return tuple(range(count))
-
-
-def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) -> tuple[Case, tuple[int, ...]]:
-    op = OPS[row.op or ""]
-    ranks = _group(row) or (0,)
-    first = None if op.name in _OF_FEW else _first_group(table)
-    split = first is not None and len(first) == len(ranks)
-    ranks = first if first is not None and split else ranks
-    gpus = tool == OF_MPI and _ON_GPUS.search(row.tool_op or "") is not None
-    named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
-    words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
-    of_hosts = _is_of_hosts(row)
-    world_of_case = len(world.hosts) if op.name in _OF_FEW or split or of_hosts else len(ranks)
-    group = ASKED if of_hosts else f"{table.groups} at once" if split else "all"
-    case = Case(
-        op=op.name,
-        backend="mpi-cuda" if gpus else row.backend or tool.backend,
-        device="cuda" if gpus else row.device or tool.device,
-        dtype=row.dtype,
-        redop=row.redop if op.reduces else None,
-        size_bytes=size if op.sized else 0,
-        ranks=world_of_case,
-        nodes=max(1, len(set(world.hosts[:world_of_case]))),
-        group=str(ranks[0]) if op.local and len(ranks) == 1 else group,
-        mode=row.mode or tool.mode,
-        sync=row.sync or "none",
-        in_place=bool(row.in_place),
-        root=row.root if op.rooted and row.root is not None and row.root < world_of_case else None,
-        settings=_settings(row, op),
-        tool_op=" ".join(map(str, words)) if named or ((table.groups or 1) > 1 and not split) else row.settings,
-    )
-    return case, ranks
-
-
-def _settings(row: Aggregate, op: Op) -> Settings | None:
-    """What the log, or the tool's way to measure, says of the settings that only some ops have."""
-    if row.mode is not None:
-        return None if row.pairs is None else PairSettings(row.pairs)
-    if op.name in PAIRED:
-        return PairSettings("alone")
-    return HostSettings(pinning="pinned") if op.host_memory else None
-
-
-def _check(row: Aggregate, table: Table, off: str, *, refused: bool) -> Check:
-    if row.check == "wrong" or refused:
-        count = row.wrong_elements or (table.out_of_bounds if refused else 0) or 0
-        which = " in this table, without naming the rows" if refused else ""
-        wrong = f"counted {counted(count, 'wrong value')}" if count else "reports wrong values"
-        reason = f"the tool {wrong}{which} (line {row.line})"
-        return Check(state="wrong", wrong_elements=count, reason=reason)
-    if row.check == "verified" or (row.check is None and table.out_of_bounds == 0 and "error" in row.others):
-        return Check(state="verified")
-    return Check(
-        state="not checked", reason=off if row.check == "not checked" else "the log has no verification result"
-    )
