@@ -278,7 +278,8 @@ def judge(
     pictures = {host: picture(facts.environment(host), rows) for host in dict.fromkeys(facts.hosts)}
     curves = curves_of(results, rows)
     doubts = doubts_of(curves, results.cases)
-    matrices = matrices_of(results.cases, facts, rows)
+    verdicts = tuple(verdict for curve in curves for verdict in verdicts_on(curve, doubts[curve.series.key]))
+    matrices, splits = matrices_of(results.cases, facts, rows), splits_of(results.cases, facts.placements)
     evidence = Evidence(results, pictures, curves, matrices, rows)
     of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
     contrasts = contrasts_in(results.series, matrices, facts, rows)
@@ -287,11 +288,11 @@ def judge(
         results=results,
         samples=dataset.samples,
         findings=ranked([*findings, *(finding for judgement in of_slices for finding in judgement.findings)]),
-        verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve, doubts[curve.series.key])),
+        verdicts=verdicts,
         curves=curves,
         doubts=doubts,
         matrices=matrices,
-        splits=splits_of(results.cases, facts.placements),
+        splits=splits,
         selftest=selftest,
         comparisons=algorithm_comparisons(curves, results.library),
         slices=of_slices,
