@@ -45,6 +45,7 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
 """Kind → plausible range of one unit in B/s. Catches slips: bits for bytes, GB for B, a whole card for one lane."""
 NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
 """Kinds of network cards."""
+_BETWEEN_GPUS: tuple[Kind, ...] = ("nvlink", "xgmi")
 _PLAUSIBLE_MEMORY = (50e9, 100e12)
 _PLAUSIBLE_CAPACITY = (1e9, 10e12)
 _PLAUSIBLE_FLOPS = (1e12, 1e18)
@@ -285,6 +286,10 @@ class Catalogue:
         """The row of this kind and name, or None."""
         return next((row for row in self.rates if row.kind == kind and row.name == name), None)
 
+    def link(self, name: str | None) -> Rate | None:
+        """The row of a link between GPUs, of this name, or None."""
+        return next((row for row in self.rates if row.kind in _BETWEEN_GPUS and row.name == name), None)
+
     def gpu(self, name: str | None, pci: str | None = None) -> Gpu | None:
         """The GPU that NVML or a driver calls ``name``; without a name, the only GPU with this PCI identity. Names must
         match exactly: those of slower siblings (H800, H20) are similar.
@@ -306,14 +311,12 @@ class Catalogue:
         """
         row = next((row for row in self.gpus if row.name == gpu.name), None) if gpu.source is not None else None
         row = row or self.gpu(gpu.name, gpu.id) or (self.gpu(None, gpu.id) if gpu.index is None else None)
-        name = _link_name(gpu, row)
-        kinds: tuple[Kind, ...] = ("nvlink", "xgmi") if gpu.nvlink is None else ("nvlink",)
-        no_row = self._no_row(gpu)
+        name, no_row = _link_name(gpu, row), self._no_row(gpu)
         return KnownGpu(
             facts=gpu,
             row=row,
             no_row=no_row,
-            link=next((rate for kind in kinds if (rate := self.rate(kind, name or "")) is not None), None),
+            link=self.link(name),
             link_name=name,
             host_link=None if row is None else self.rate("c2c", row.host_link or ""),
             pcie=self.pcie_of(gpu) if gpu.source is None else self._widest(row) or no_row,
@@ -394,7 +397,7 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
     gpus = [row for row in rows.values() if isinstance(row, Gpu)]
     origins = dict.fromkeys(added, str(own))
     ways: tuple[tuple[str, tuple[Kind, ...]], ...] = (
-        ("link", ("nvlink", "xgmi")),
+        ("link", _BETWEEN_GPUS),
         ("host_link", ("c2c",)),
         ("pcie", ("pcie",)),
     )

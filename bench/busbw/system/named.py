@@ -100,7 +100,7 @@ def cards_named(rows: Catalogue, given: str) -> Cards:
 def links_named(rows: Catalogue, given: str, option: str) -> HardwarePeak:
     """All links of the GPU that ``given`` names to other GPUs, together. Raises UsageError (``gpu``) if it has none."""
     gpu = gpu_named(rows, given, option)
-    link = next((row for row in rows.rates if row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
+    link = rows.link(gpu.link)
     if link is None or gpu.links is None:
         raise UsageError(f"{option} {gpu.name}: busbw peaks lists no links of it to other GPUs", code="gpu")
     return link.peak.times(gpu.links, f"{gpu.links} × {link.name}")
