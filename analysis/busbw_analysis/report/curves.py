@@ -229,12 +229,10 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         lines.append(peak_line(series, rate, number, label=f"peak {format_rate(rate)}: {what}{of}"))
-    caption = (
-        "busbw over size of every operation, with the peaks: medians over launches. "
-        "A bar is the interval or range of the launches."
-    )
+    caption = "busbw over size of every operation, with the peaks: medians over launches."
+    marks = "A bar is the interval or range of the launches."
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
-    drawing = partial(plots.draw, panel, "overview", "busbw over size of every operation", caption)
+    drawing = partial(plots.draw, panel, "overview", "busbw over size of every operation", f"{caption} {marks}")
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
         *(
@@ -245,7 +243,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     rows = sorted({point.size_bytes for plotted in series for point in plotted.points})
     note = "Medians over launches; each operation's section has their ranges."
     values = table("busbw by size and operation", columns, rows, note, folded=True)
-    return Figure(caption, (drawing,), plots.legend(panel), values)
+    return Figure(caption, (drawing,), plots.legend(panel), values, marks)
 
 
 def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted]]:
