@@ -40,6 +40,8 @@ from busbw.runs.records import (
     Skipped,
 )
 from busbw.runs.store import RUN_FILE, StoredRun, folders
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.sources import read_all
 from busbw_analysis.diagnosis.causes import _fewer_ranks
 from busbw_analysis.fleet.controller import FleetController, fleet_of, hosts_named, missing_devices
 from busbw_analysis.fleet.cost import cost_of
@@ -504,6 +506,8 @@ def test_pairs_of_hosts_of_superbench_name_the_slow_node(tmp_path: Path) -> None
     assert (verdict["kind"], verdict["nodes"]) == ("node", ["n03"])
     assert verdict["evidence"][0]["case"]["size_bytes"] == 8 << 20
     assert verdict["evidence"][0]["usual_seconds"] == pytest.approx((8 << 20) / 46.2e9, rel=0.05)
+    (summary,) = pool(read_all(tmp_path, [str(path)], None)).summaries
+    assert summary.total is None  # every node is in several pairs, which cannot have run together
 
 
 def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("what", lambda row: row["model"]),
     Column("parameters", lambda row: row["parameters"], "{:.5g}".format),
     Column("active", lambda row: row["active_parameters"], "{:.5g}".format),
-    Column("in products", lambda row: row["parameters_in_products"], "{:.5g}".format),
+    Column("in matmuls", lambda row: row["parameters_in_products"], "{:.5g}".format),
     Column("causal", lambda row: row["causal_flop_per_token"], "{:.5g}".format, "FLOP"),
     Column("full", lambda row: row["flop_per_token"], "{:.5g}".format, "FLOP"),
 )
@@ -110,7 +110,7 @@ _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
 
 def _models_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The models and numbers derived from them."""
-    note = "causal, full: per token, 6 FLOP per parameter in products, and attention in the model's own sequence"
+    note = "causal, full: per token, 6 FLOP per parameter in matmuls, and attention in the model's own sequence"
     return table("", _MODELS, rows, note)
 
 

@@ -422,7 +422,7 @@ def network_option(words: str = "") -> Option:
         "--network",
         metavar="KIND:KEY=VALUE,…",
         callback=parsed(network_named),
-        help=f"Network as in busbw simulate, or the card of each GPU (busbw peaks), such as '4X NDR'{words}.",
+        help=f"Network as in busbw simulate, or the NIC of each GPU (busbw peaks), such as '4X NDR'{words}.",
     )
 
 

@@ -50,9 +50,7 @@ _SLOWEST = 20
 _HOW: Final = (
     "Rows send, columns receive. Each number is the median over launches; its interval or range is in report.json."
 )
-_SHADES: Final = (
-    f"Darker means larger; shades are logarithmic if the numbers are more than {_FAR_APART} times apart."
-)
+_SHADES: Final = f"Darker means larger; shades are logarithmic if the numbers are more than {_FAR_APART} times apart."
 _HOW_OF_MANY: Final = (
     f"With more than {_MOST_IN_A_HEATMAP} ranks, the {_SLOWEST} slowest pairs are listed, and the heatmap shows the "
     "median over all pairs of two hosts: rows send, columns receive. Each number is the median over launches. "

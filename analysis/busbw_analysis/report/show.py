@@ -180,8 +180,9 @@ def _rows_of(summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], P
         yield ShownRow(summary=summary, row="none")
         return
     if summary.case.op in PAIRED:
-        ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
-        for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
+        times = summary.groups.time_ns
+        ordered = np.argsort(times, kind="stable").tolist()
+        for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", int(np.argmax(times)))):
             yield ShownRow(summary=summary, row=name, group=summary.groups[place])
         return
     group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]

@@ -427,12 +427,12 @@ def memory_headline(step: Step, needed: Memory, room: Room | None, other: Step |
     """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(needed, name))
-    of_it = f"{gigabytes(needed.total)}, {percent_of(getattr(needed, most) / needed.total)} % of it {most}"
+    of_it = f"{gigabytes(needed.total)} ({percent_of(getattr(needed, most) / needed.total)} % {most})"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
     share = _share_of_room(needed.total / room.usable)
     whole = f"{gigabytes(room.bytes)} of {room.in_words}, less {100 * _RESERVED:.0f} % for libraries"
-    of_room = f"a rank needs {of_it}, which is {share} {gigabytes(room.usable)} ({whole})"
+    of_room = f"a rank needs {of_it}, {share} {gigabytes(room.usable)} ({whole})"
     if needed.total <= room.usable:
         return f"Fits: {of_room}"
     if other is None:

@@ -98,7 +98,7 @@ def phases(step: Step, *, causal: bool) -> tuple[Phase, ...]:
     rows = traffic(step)
     whole = 3 * (forward + scores)
     parts += [
-        Phase(f"step and {dimension.upper()}", whole, network_bytes=bytes_, dimension=dimension)
+        Phase(f"step over {dimension.upper()}", whole, network_bytes=bytes_, dimension=dimension)
         for dimension in DIMENSIONS
         if (bytes_ := sent(rows, dimension))
     ]
@@ -189,7 +189,7 @@ def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) ->
     if tokens is None:
         return words
     hidden = "can be" if own >= tokens else "is not"
-    return f"{words}; dp {hidden} hidden by a micro-batch: this takes {tokens:.0f} tokens a GPU, which has {own}"
+    return f"{words}; dp {hidden} hidden by a micro-batch: that takes {tokens:.0f} tokens a GPU, and it has {own}"
 
 
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (

@@ -107,14 +107,14 @@ def _compared(verdict: StepVerdict) -> str:
     doubt = ", which is an extrapolation" if verdict.extrapolated else ""
     more = f", most of it in {verdict.longest}" if verdict.status == "slower" and verdict.longest else ""
     unlike = abs(verdict.step.step_ns / verdict.step.time_ns - 1) > _UNLIKE
-    apart = f"; steps beside which the parts were measured took {format_time(verdict.step.step_ns)}" if unlike else ""
+    apart = f"; in turns with its parts, a step took {format_time(verdict.step.step_ns)}" if unlike else ""
     return f"{verdict.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}{apart}"
 
 
 def _apart(verdict: StepVerdict) -> tuple[str, ...]:
     step = verdict.step
-    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but alternating with its parts"
-    shares = "The shares of computation, communication and waiting are of the latter"
+    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but in turns with its parts"
+    shares = "The shares of computation, communication and waiting are of that"
     return f"{took} {format_time(step.step_ns)} ({times(step.in_turns)})", shares
 
 

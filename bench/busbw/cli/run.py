@@ -115,7 +115,10 @@ _SECTIONS = (
         option("--launches", "Launches: repetitions of all cases, each in new processes.  [default: 1]", int),
         option("--duration", "Repeat all cases for this long: 30s, 90min, 8h."),
         option(
-            "--max-seconds", "Time budget per case and launch: 0.5, 500ms.  [default: 0.5]", parse_seconds, metavar="TIME"
+            "--max-seconds",
+            "Time budget per case and launch: 0.5, 500ms.  [default: 0.5]",
+            parse_seconds,
+            metavar="TIME",
         ),
         option("--precision", "Stop sampling when the median is known to ± this fraction.  [default: 0.05]", float),
         option("--seed", "Random seed for the order of cases and the data.  [default: 1]", int),
