@@ -448,7 +448,7 @@ def test_the_map_of_logs_is_of_their_largest_messages(tmp_path: Path) -> None:
     paths = pair_logs(tmp_path, "n03")
     for path in map(Path, paths):
         path.write_text(path.read_text().replace("4194304", "8         4.0\n4194304"))
-    assert "at 4 MiB, row to column" in invoke(*paths).stdout
+    assert "at 4 MiB from row to column" in invoke(*paths).stdout
 
 
 def rate_logs(folder: Path, pairs: Iterable[tuple[str, str]], slow: str, factor: float) -> list[str]:

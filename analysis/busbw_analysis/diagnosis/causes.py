@@ -357,7 +357,7 @@ _ALL_GPUS: Final = "start it with all GPUs (-g N), or build it with MPI=1 and st
 CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
-    "collapse": "run these sizes again with another algorithm or protocol (NCCL: NCCL_DEBUG=INFO says which), and look for "
+    "collapse": "run these sizes again with another algorithm or protocol (NCCL: NCCL_DEBUG=INFO says which); look for "
     "lost packets",
     "groups-apart": "keep jobs within a group where they fit; nvidia-smi topo -m names what is between them",
     "slow-size": "run these sizes again with another algorithm or protocol (NCCL: NCCL_DEBUG=INFO says which)",

@@ -58,7 +58,8 @@ class Node:
         known = (level for level in self.levels if level.share is not None)
         shares = [f"{level.name} ({level.kind}) {100 * (level.share or 0):.3g} %" for level in known]
         return AnswerPart(
-            shown_instead=f"not judged, because only nominal rates are known; of these, {listed(shares, _MOST)} were reached"
+            shown_instead="not judged, because only nominal rates are known; of these, "
+            f"{listed(shares, _MOST)} were reached"
             if shares
             else "",
             rates=tuple(best_arithmetic(self.rooflines)),

@@ -310,8 +310,8 @@ def limits_headline(rows: Sequence[Limits], days: float) -> str:
     first = rows[0]
     most = "any searched FLOP" if first.cliff is None else f"{first.cliff:.1e} FLOP"
     over = (
-        f"Training of more than {most} in {days:g} days reaches under {CLIFF:.0%} of the utilisation of small training, "
-        "whatever the layout (the cliff)"
+        f"Training of more than {most} in {days:g} days reaches under {CLIFF:.0%} of the utilisation of small "
+        "training, whatever the layout (the cliff)"
     )
     if first.wall == float("inf"):
         return f"{over}; without latency there is no wall (reconstructed from a paper's abstract)"

@@ -258,7 +258,8 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
         "",
         columns,
         orders,
-        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest of the layouts that use the most of tp, cp, pp and dp",
+        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest of the layouts that "
+        "use the most of tp, cp, pp and dp",
         "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
         ""
         if all(order.values for order in orders)

@@ -424,8 +424,8 @@ _TRAFFIC: Final[tuple[Column[Traffic], ...]] = (
     Column("of a call", lambda row: row.formula),
 )
 _LETTERS: Final = (
-    "of a call: n ranks; d, t, p, c, e of dp, tp, pp, cp, ep; m micro-batches of b sequences of s tokens; h hidden width; "
-    "Ψ parameters of a rank; w, w_g bytes of an element, of a gradient (docs/training.md has all)"
+    "of a call: n ranks; d, t, p, c, e of dp, tp, pp, cp, ep; m micro-batches of b sequences of s tokens; h hidden "
+    "width; Ψ parameters of a rank; w, w_g bytes of an element, of a gradient (docs/training.md has all)"
 )
 _BUBBLES: Final = ("(p−1)/(m v + p−1)", "1 − m Σ L_r/(p T), T = m max L_r + (Σ L_r − max L_r)/v")
 _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
