@@ -551,7 +551,7 @@ def _rows(
         off = (
             "verification was off in the tool"
             if checks.isdisjoint({"verified", "wrong"})
-            else "the tool checks only others of this table"
+            else "the tool checks only other rows of this table"
         )
         for row in table.rows:
             size, guessed = _size(row, table, tool, facts)

@@ -56,10 +56,9 @@ class Node:
     def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
         """The highest rates."""
         known = (level for level in self.levels if level.share is not None)
-        shares = [f"{level.name} ({level.kind}) {100 * (level.share or 0):.3g} %" for level in known]
+        shares = [f"{100 * (level.share or 0):.3g} % of {level.kind} by {level.name}" for level in known]
         return AnswerPart(
-            shown_instead="not judged, because only nominal rates are known; of these, "
-            f"{listed(shares, _MOST)} were reached"
+            shown_instead=f"not judged, because only nominal rates are known; reached: {listed(shares, _MOST)}"
             if shares
             else "",
             rates=tuple(best_arithmetic(self.rooflines)),

@@ -141,7 +141,7 @@ class Forecast:
     @property
     def formula(self) -> str:
         """The model in symbols."""
-        return "T = α + S/B per segment" if self.cost is None else self.cost.formula
+        return "T = α + S β per segment" if self.cost is None else self.cost.formula
 
     @property
     def algbw(self) -> float | None:

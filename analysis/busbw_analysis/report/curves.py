@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
+from busbw.ops.groups import groups_in_words
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.grouped import by_key, grouped
@@ -75,7 +76,7 @@ def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
         "dtype": key.dtype or "no data type",
         "redop": key.redop or "no reduction",
         "ranks": f"ranks {rank_list(key.ranks)}",
-        "group": "all ranks" if key.group == "all" else f"groups {key.group}",
+        "group": groups_in_words(key.group) or "all ranks",
         "hosts": counted(key.hosts, "host"),
         "mode": key.mode,
         "sync": f"sync {key.sync}",

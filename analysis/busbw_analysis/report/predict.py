@@ -83,7 +83,7 @@ def predict_table(prediction: Prediction) -> Table:
     forecasts = prediction.forecasts
     hosts = counted(asked.hosts, "host")
     counts = ", ".join(str(count) for count in dict.fromkeys(len(curve.key.ranks) for curve in evidence.curves))
-    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(prediction)}"
+    measured = f"measured on {counts} ranks" if counts else f"not measured so; measured: {_elsewhere(prediction)}"
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
     caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     beyond = [(forecast.size_bytes, reach.in_words) for forecast in forecasts for reach in forecast.extrapolated]

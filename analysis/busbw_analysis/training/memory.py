@@ -466,7 +466,7 @@ def memory_table(
         ("weights", "gradients", "optimizer", "activations", "buffers", "total"),
         f"a rank of pipeline stage {needed.stage}, which needs most; {needed.under_way:g} micro-batches in flight",
         "zero 2 divides gradients only if every micro-batch reduces them (sync=every)" if undivided else "",
-        f"weights, gradients and optimizer by zero 0 to 3: {', '.join(map('{:.4g}'.format, by_zero))} B a parameter",
+        f"dense weights, gradients, optimizer by zero 0 to 3: {', '.join(map('{:.4g}'.format, by_zero))} B a parameter",
         f"checkpoint: {', '.join(f'{gigabytes(saved[per])} {what}' for per, what in CHECKPOINT_BYTES.items())}",
         *assumed_notes(assumed),
     )

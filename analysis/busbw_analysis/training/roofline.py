@@ -205,7 +205,7 @@ _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
 def roofline_table(step: Step, timed: Sequence[Timed], notes: Sequence[str], assumed: Mapping[str, str]) -> Table:
     """Each phase with its intensities, its least time, and the limit; links of every dimension below."""
     links = [
-        f"{phase.dimension}: links inside a node take {format_seconds(least['inside'])}, cards between nodes "
+        f"{phase.dimension}: links inside a node take {format_seconds(least['inside'])}, NICs "
         f"{format_seconds(least['between'])}, at once"
         for phase, least in timed
         if "inside" in least
