@@ -145,6 +145,14 @@ def parse_span(text: str) -> float:
     return _in_units("time", text, _SPANS, "30s, 90min, 8h")
 
 
+def parse_seconds(text: str) -> float:
+    """Parse a time to seconds: ``0.5`` (seconds), ``500ms``, ``2min``. Raises UsageError for anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        return _in_units("time", text, _TIMES | _SPANS, "0.5, 500ms, 2min")
+
+
 def parse_share(text: str, most: float = 1) -> float:
     """Parse a share to a fraction between 0 and ``most``: ``5%`` or ``0.05``. Raises UsageError for anything else."""
     number = text.strip().removesuffix("%")

@@ -413,7 +413,7 @@ def table_of_scores() -> Iterator[str]:
     yield from (
         (
             "| set | steps | mean error | median | after one step (before) | τ | τ, 10 % apart | regret | "
-            "in interval | memory | anchor, all rows |"
+            "in interval | memory | other tools |"
         ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     )

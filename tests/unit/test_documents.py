@@ -106,8 +106,9 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
         r"^for turn in ([\d ]+); do one A; one B; one B; one A; done +# (\d+) launches a side", USAGE, re.MULTILINE
     )
     quick, full = (fewest_of(suite, paired=False) for suite in ("quick", "full"))
-    pairs = fewest_of("quick", paired=True)
-    assert f"{quick} for the suite `quick`, {full} for `full`, and {pairs} pairs" in USAGE
+    one, six, pairs, most = (fewest_launches(n, paired=True) for n in (1, 6, bands_of("quick"), bands_of("full")))
+    of_launches = f"{quick} for the suite `quick`, {full} for `full`"
+    assert f"{of_launches}; with `--paired` {one}, {six}, {pairs} and {most} pairs" in " ".join(USAGE.split())
     assert 2 * len(turns[0].split()) == int(turns[1]) >= pairs
 
 

@@ -84,8 +84,13 @@ def test_no_meaning_is_printed_twice(word: str) -> None:
     assert len(texts) == len(set(texts)) > 0
 
 
+@pytest.mark.parametrize("word", ["all_reduce", "barrier", "why", "do", "groups", "measure next", "sync none"])
+def test_operations_and_labels_of_answers_are_explained(word: str) -> None:
+    assert any(_is(word, names) for names in meanings(word))
+
+
 @pytest.mark.parametrize(("word", "near"), [("bandwith", ""), ("foo", ""), ("bimodl", "near: bimodal")])
 def test_an_unknown_word_is_refused_with_those_that_it_may_be(word: str, near: str) -> None:
     with pytest.raises(UsageError) as refused:
         explain.main([word], standalone_mode=False)
-    assert (near or "is no flag or heading; busbw") in str(refused.value)
+    assert (near or "is no flag, heading or operation; busbw") in str(refused.value)

@@ -294,6 +294,13 @@ def test_a_limit_fails_only_beyond_it_and_names_more_launches(
     assert test.smallest(tests) >= math.expm1(-test.excess) or test.excess > 0
 
 
+def test_two_launches_that_scatter_widely_cannot_tell() -> None:
+    """What the tests need beyond the limit is no number that a computer has."""
+    test = LimitTest("case", (1e-3, 0.5), 0.9, 1, None)
+    assert test.smallest(6) == math.inf
+    assert test.state(min(1.0, 6 * test.p_value), 6, None) == "cannot tell"
+
+
 @pytest.mark.parametrize(("assumed", "doubt"), [(None, "disturbed"), (0.02, "not significant")])
 def test_a_launch_that_others_disturbed_cannot_fail_and_says_so(assumed: float | None, doubt: str) -> None:
     assert LimitTest("case", (1.01,), 1.0, 1, assumed).doubt(1) == doubt

@@ -367,6 +367,7 @@ def test_runs_may_be_named(results: Path) -> None:
     answer = busbw("history", "night-001", "night-002", "--json", "--results-dir", str(results))
     assert json.loads(answer.stdout)["runs"] == 2
     assert busbw("history", "nowhere", "--results-dir", str(results)).exit_code == 2
+    assert busbw("history", "--op", "gather", "--results-dir", str(results)).exit_code == 1
     assert busbw("history", "--since", "yesterday", "--results-dir", str(results)).exit_code == 2
     assert busbw("history", "--results-dir", str(results / "none")).exit_code == 2
 

@@ -195,7 +195,7 @@ def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
     [
         (2, 6, "two ranks form only one pair"),
         (3, 6, "3 ranks are too few to name a slow one"),
-        (4, 3, "single pairs are not judged above 25% of the usual rate"),
+        (4, 3, "single pairs are only judged below 25% of the usual rate"),
     ],
 )
 def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, why: str) -> None:

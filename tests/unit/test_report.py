@@ -460,6 +460,14 @@ def test_markdown_has_tables_of_the_html_page_alone() -> None:
     assert [caption for caption in captions if caption not in written.html] == []
 
 
+def test_markdown_does_not_explain_the_marks_of_drawings() -> None:
+    figure = compose.page_of(judged(usual()), (), ()).figure
+    assert figure is not None
+    assert figure.marks
+    assert figure.marks in composed().html
+    assert figure.marks not in composed().text
+
+
 def test_the_files_are_written_whole_or_it_is_said_why_not(tmp_path: Path) -> None:
     written = composed()
     path = compose.write(written, tmp_path / "new" / "folder")

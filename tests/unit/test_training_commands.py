@@ -129,7 +129,7 @@ def test_a_share_of_memory_is_100_percent_only_if_it_fits_exactly(of_room: float
     step = Step(models()["Llama 3 8B"], Layout(dp=8), 8, 8192)
     needed = memory(step)
     room = Room(needed.total / of_room / 0.95, "a GPU", "as given")
-    assert f"which is {said} " in memory_headline(step, needed, room, step if of_room > 1 else None, None)
+    assert f"), {said} " in memory_headline(step, needed, room, step if of_room > 1 else None, None)
 
 
 @pytest.mark.parametrize(
@@ -552,7 +552,7 @@ def test_the_phases_of_all_ranks_are_the_flop_of_the_batch() -> None:
     layers = 6 * (model.layers * 218103808) * tokens / 32
     attention = 3 * 2 * (4097 / 2) * 32 * 256 * model.layers * tokens / 32
     assert compute == pytest.approx(2 * (layers + attention) * 16 / 32, rel=1e-3), "a stage has half of the layers"
-    assert found["step and TP"]["flop"] == pytest.approx(compute)
+    assert found["step over TP"]["flop"] == pytest.approx(compute)
     steps = {name[-2:]: row["seconds"] for name, row in found.items() if row["dimension"]}
     links = {name: {link for link in ("inside", "between") if seconds[link]} for name, seconds in steps.items()}
     assert links == {"TP": {"inside"}, "CP": {"inside"}, "DP": {"inside", "between"}, "PP": {"between"}}, "8 a node"

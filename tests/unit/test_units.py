@@ -231,6 +231,13 @@ def test_times_are_read(text: str, seconds: float) -> None:
     assert units.parse_time(text) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("0.5", 0.5), ("500ms", 0.5), ("2min", 120.0), ("1e3", 1e3)])
+def test_a_time_without_a_unit_is_one_of_seconds(text: str, seconds: float) -> None:
+    assert units.parse_seconds(text) == pytest.approx(seconds)
+    with pytest.raises(UsageError):
+        units.parse_seconds(f"{text}x")
+
+
 def test_numbers_have_their_nouns() -> None:
     assert [units.counted(count, "case") for count in (0, 1, 2)] == ["0 cases", "1 case", "2 cases"]
     assert units.counted(2, "launch", "launches") == "2 launches"

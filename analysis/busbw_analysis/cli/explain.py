@@ -8,6 +8,7 @@ import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo, render_lines
+from busbw.ops import OPS
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.run import glossary_terms, heading_terms
@@ -23,7 +24,7 @@ def meanings(words: str) -> dict[str, str]:
     and a plural is its term.
     """
     given = _plain(words)
-    names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
+    names = _terms() if given else FLAGS
     if not any(_plain(name).startswith(given) for name in names):
         given = given.removesuffix("s")
     begun = {name: text for name, text in names.items() if _plain(name).startswith(given)}
@@ -34,6 +35,11 @@ def meanings(words: str) -> dict[str, str]:
     return {", ".join(names): text for text, names in terms.items()}
 
 
+def _terms() -> dict[str, str]:
+    ops = {name: f"{op.summary}; size S: {op.size_meaning}" if op.sized else op.summary for name, op in OPS.items()}
+    return {**ops, **heading_terms(), **dict(glossary_terms()), **FLAGS}
+
+
 def _plain(term: str) -> str:
     return term.lower().replace("-", " ")
 
@@ -41,15 +47,15 @@ def _plain(term: str) -> str:
 @click.command()
 @click.argument("words", metavar="[TERM]", nargs=-1)
 def explain(words: tuple[str, ...]) -> None:
-    """Say what TERM means: a flag, such as bimodal, or a heading, such as busbw. Without TERM: all flags.
+    """Say what TERM means: a flag, such as bimodal, a heading, such as busbw, or an operation. Without TERM: all flags.
 
     The beginning of a term suffices, and its words need no quotes.
     """
     given = " ".join(words)
     shown = meanings(given)
     if not shown:
-        names = [name.lower() for name in {**heading_terms(), **dict(glossary_terms()), **FLAGS}]
+        names = [name.lower() for name in _terms()]
         near = get_close_matches(given.lower(), names, cutoff=0.75)
         meant = f"; near: {', '.join(near)}" if near else ""
-        raise UsageError(f"{given!r} is no flag or heading{meant}; busbw explain shows all flags")
+        raise UsageError(f"{given!r} is no flag, heading or operation{meant}; busbw explain shows all flags")
     echo(render_lines([*shown.items()]))

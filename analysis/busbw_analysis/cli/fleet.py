@@ -44,7 +44,9 @@ _SUITE: Final = "fleet"
     help="Without RUN: each node meets so many random partners instead of all, or of 4 above 32 nodes.",
 )
 @click.option("--topology", type=FILE, help="topology.conf, or lines of a node and its switch.  [default: Slurm's]")
-@click.option("--within", default="15%", show_default=True, help="A rate lower by less counts as equal.")
+@click.option(
+    "--within", default="15%", show_default=True, help="A rate that is lower by at most this counts as equal."
+)
 @inputs.model_option()
 @inputs.layout_option(
     inputs.LAYOUT_KEYS,

@@ -298,7 +298,7 @@ def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) 
         alone = ", which has no interval between launches" if launches == 1 else ""
         echo(
             f"caution: this baseline has {counted(launches, 'launch', 'launches')} of a case{alone}: a run of as many "
-            f"cannot be found slower. Give more runs, or measure with --launches {fewest} or more, as later runs",
+            f"cannot be found slower. Give more runs, or measure this and later ones with --launches {fewest} or more",
             err=True,
         )
 

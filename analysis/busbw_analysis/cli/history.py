@@ -148,11 +148,13 @@ def history(  # noqa: PLR0913 - click hands every option over by name
         echo(str(page), err=True)
     if as_json:
         print_json(document(trends))
-        return
-    echo(render_lines(answer_lines(trends), "# "))
-    if trends.trends:
-        echo("")
-        echo_toned(lines([case_table(trends)]))
+    else:
+        echo(render_lines(answer_lines(trends), "# "))
+        if trends.trends:
+            echo("")
+            echo_toned(lines([case_table(trends)]))
+    if not trends.trends:
+        click.get_current_context().exit(1)
 
 
 def _refuse_absent(views: Views, name: str, value: str | None) -> None:

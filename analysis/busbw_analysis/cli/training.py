@@ -15,7 +15,7 @@ from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
 from busbw.system.catalog import DTYPES, Gpu, HardwarePeak, catalogue
 from busbw.system.named import gpu_named
-from busbw.units import format_rate, parse_rate
+from busbw.units import format_rate, parse_rate, parse_seconds
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.assembly.judge import judgement_of
@@ -102,7 +102,7 @@ _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("what", lambda row: row["model"]),
     Column("parameters", lambda row: row["parameters"], "{:.5g}".format),
     Column("active", lambda row: row["active_parameters"], "{:.5g}".format),
-    Column("in products", lambda row: row["parameters_in_products"], "{:.5g}".format),
+    Column("in matmuls", lambda row: row["parameters_in_products"], "{:.5g}".format),
     Column("causal", lambda row: row["causal_flop_per_token"], "{:.5g}".format, "FLOP"),
     Column("full", lambda row: row["flop_per_token"], "{:.5g}".format, "FLOP"),
 )
@@ -110,7 +110,7 @@ _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
 
 def _models_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The models and numbers derived from them."""
-    note = "causal, full: per token, 6 FLOP per parameter in products, and attention in the model's own sequence"
+    note = "causal, full: per token, 6 FLOP per parameter in matmuls, and attention in the model's own sequence"
     return table("", _MODELS, rows, note)
 
 
@@ -373,7 +373,9 @@ def _rate_option(flag: str, words: str) -> options.Option:
 @_rate_option("--read-rate", "Read rate of the storage, such as 1TB/s.  [default: as measured]")
 @_rate_option("--write-rate", "Write rate of the storage, for checkpoints.  [default: as measured]")
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job; computes how often to save.")
-@click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds to restart after a failure.")
+@click.option(
+    "--restart", type=parse_seconds, default="0", metavar="TIME", show_default=True, help="Time to restart: 90, 5min."
+)
 @results_dir_option
 @as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name

@@ -422,7 +422,7 @@ def network_option(words: str = "") -> Option:
         "--network",
         metavar="KIND:KEY=VALUE,…",
         callback=parsed(network_named),
-        help=f"Network as in busbw simulate, or the card of each GPU (busbw peaks), such as '4X NDR'{words}.",
+        help=f"Network as in busbw simulate, or the NIC of each GPU (busbw peaks), such as '4X NDR'{words}.",
     )
 
 
@@ -499,7 +499,7 @@ def machine_options(command: Command) -> Command:
                 callback=parsed(_share),
                 help=f"Fraction of a call that is hidden.  [default: as measured, else {OVERLAP}]",
             ),
-            choice_option("--cards", Cards, None, "Ranks of a host share its cards.  [default: shared on CPUs]"),
+            choice_option("--cards", Cards, None, "Ranks of a host share its NIC.  [default: shared on CPUs]"),
             per_host_option(".  [default: the run's, else 8]"),
             causal_option,
         ],

@@ -169,7 +169,7 @@ def differences(labels: Sequence[Label], tables: Sequence[Table]) -> Iterator[Lo
         texts[label] = f"{_named(label, table)} takes {factor} times as long as {_named(base, first)} in {cases}"
     if texts:
         shown = "; ".join([*texts.values()][:_MOST_NAMED])
-        text = f"{shown}; each is kept by itself, and they are not taken for launches of the same measurement"
+        text = f"{shown}; the tables are kept apart, not pooled as launches"
         yield LogNote(code=TABLES_APART, text=text)
 
 

@@ -175,7 +175,7 @@ def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:
     meant = {caption: gpus for caption, gpus in meant.items() if gpus}
     if not meant or set.intersection(*meant.values()):
         return
-    text = f"its tables are of {listed(list(meant))}, and a share of a peak needs a file for each GPU"
+    text = f"its tables are of {listed(list(meant))}, and shares of peaks need a log for each of them"
     if facts.gpu is not None:
         raise UsageError(f"--gpu {facts.gpu.name} contradicts {log.source}: {text}", code="contradiction")
     yield LogNote(code=SEVERAL_GPUS, text=text)

@@ -65,7 +65,7 @@ def rows_of(
         off = (
             "verification was off in the tool"
             if checks.isdisjoint({"verified", "wrong"})
-            else "the tool checks only others of this table"
+            else "the tool checks only other rows of this table"
         )
         for row in table.rows:
             size, guessed = _size(row, table, tool, copy_size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from busbw.ops import PAIRED, TRAINED
+from busbw.ops.groups import groups_in_words
 from busbw.ops.settings import TrafficSettings, explicit_algorithm
 from busbw.runs.records import Case, Configuration, case_in_words
 from busbw_analysis.data.facts import Facts
@@ -50,7 +51,11 @@ class SeriesKey(Configuration, frozen=True, kw_only=True):
     @property
     def parts(self) -> tuple[str, ...]:
         """The op, the settings that are not the default, and the ranks."""
-        where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
+        where = (
+            f"{len(self.ranks)} ranks"
+            if self.group == "all"
+            else f"ranks {rank_list(self.ranks)} of {groups_in_words(self.group)}"
+        )
         hosts = [] if self.hosts == 1 else [f"{self.hosts} hosts"]
         return (*case_in_words(self, {"group", "device"}), where, *hosts)
 

@@ -284,7 +284,7 @@ def _summary(
         check=_check(state, [result.check for result in results]),
         groups=groups,
         wrong=groups_of(index, case, tables if state.cause == "wrong_data" else ()),
-        total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,
+        total=_total(groups) if len(groups) > 1 and _together(case, groups) else None,
         flags=_flags(case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({result.loop for result in measured})),
@@ -299,6 +299,11 @@ def _check(state: _State, checks: Sequence[Check]) -> DataCheck:
     if reasons:
         return DataCheck("not checked", tuple(reasons))
     return DataCheck("verified" if checks else "no data")
+
+
+def _together(case: Case, groups: Sequence[GroupSummary]) -> bool:
+    """Whether all ``groups`` can have run at the same time: no rank is in two of them."""
+    return case.op not in PAIRED and len(set(ranks := [rank for group in groups for rank in group.ranks])) == len(ranks)
 
 
 def _total(groups: Sequence[GroupSummary]) -> Total:

@@ -317,7 +317,7 @@ _IN_THE_LOG: Final = {
         "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
         "pcie-degraded": "reseat that device, or check the slot",
         "nccl-hint": "follow it",
-        "remedy": "try it here",
+        "remedy": "try that setting here",
         "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
         "no-iommu-pt": "start the kernel with iommu=pt",
         "choice-forced": _UNSET,
@@ -358,9 +358,10 @@ _ALL_GPUS: Final = "start it with all GPUs (-g N), or build it with MPI=1 and st
 CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
-    "collapse": "run these sizes again with NCCL_DEBUG=INFO and another NCCL_ALGO or NCCL_PROTO; look for lost packets",
+    "collapse": "run these sizes again with another algorithm or protocol (NCCL: NCCL_DEBUG=INFO says which); look for "
+    "lost packets",
     "groups-apart": "keep jobs within a group where they fit; nvidia-smi topo -m names what is between them",
-    "slow-size": "run these sizes again with NCCL_DEBUG=INFO, and with another algorithm or protocol",
+    "slow-size": "run these sizes again with another algorithm or protocol (NCCL: NCCL_DEBUG=INFO says which)",
     "asymmetric": "where most GPUs are alike, compare other ways to copy (nvbandwidth: ce, sm); else check that link "
     "in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",

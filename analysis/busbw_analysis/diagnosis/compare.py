@@ -540,7 +540,7 @@ def _left_out(first: Side, second: Side) -> Iterator[LeftOut]:
 
 def _why_not(summary: CaseSummary | None) -> str | None:
     if summary is None:
-        return "not planned"
+        return "missing"
     if summary.groups:
         return None
     reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""

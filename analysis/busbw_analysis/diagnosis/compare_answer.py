@@ -77,7 +77,8 @@ def _by_verdict(compared: Sequence[Compared], comparison: Comparison) -> str:
     for word, place in _STRONGEST.items():
         if bands := by_verdict[word]:
             most = bands[place]
-            parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
+            which = f"{'most ' * (len(bands) > 1)}{name(most)}"
+            parts.append(f"{word} in {_of(len(bands), many)}, {which}: {_times(most.estimate)}")
     if by_verdict["equal"]:
         parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(by_verdict['equal']), many)}")
     if undecided := by_verdict["cannot tell"]:

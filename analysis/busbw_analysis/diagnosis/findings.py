@@ -178,7 +178,8 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
         have += " of every rank" if ranked_times else ""
         hidden = [*([] if sampled else ["scatter"]), "drift", "interference", *([] if ranked_times else ["stragglers"])]
         statistics = ", ".join(map(statistic_in_words, what)) or "none"
-        one_number = f"{log.file} is a log of {tool} with one number per case ({statistics}) and {have}"
+        number = "one sample per case" if [*what] == ["sample"] else f"one number per case ({statistics}) and {have}"
+        one_number = f"{log.file} is a log of {tool} with {number}"
         missing = f"It does not show {listed(hidden, word='or')}, and two single logs cannot be tested for a difference"
         yield Finding("caution", "imported", (one_number, missing))
         if log.given:

@@ -186,7 +186,7 @@ def _unknown(
     if holes:
         return "some pairs were not measured, so the others cannot be compared"
     few = (
-        f"single pairs are not judged above {few_ratio:.0%} of the usual rate: with fewer than {LAUNCHES_FOR_A_PAIR} "
+        f"single pairs are only judged below {few_ratio:.0%} of the usual rate: with fewer than {LAUNCHES_FOR_A_PAIR} "
         "launches, a slow pair may just be a slow moment; slow ranks and hosts are judged"
     )
     two = (

@@ -261,13 +261,13 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
     beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0 if fitted else math.inf
     if beyond_latency >= _near_share(curve):
         why = (
-            f"{100 * beyond_latency:.3g} % without latency"
+            f"{100 * beyond_latency:.3g} % with latency subtracted"
             if fitted
             else "there are too few sizes to tell latency apart"
         )
         return _Judged("not judged", f"{reached}, {why}", "peak", share)
     if fitted and beyond_latency > 1.01 * share:
-        reached = f"{reached}, {100 * beyond_latency:.3g} % without latency"
+        reached = f"{reached}, {100 * beyond_latency:.3g} % with latency subtracted"
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
 

@@ -84,7 +84,7 @@ def found_sentence(judged: Judged) -> str:
             worst = max(found, key=lambda each: each.ratio)
             longer = f"{three_digits(worst.ratio)}×" if math.isfinite(worst.ratio) else "no multiple"
             parts.append(f"{name} from {longer} of the usual time on ({_case(judged, worst.case)})")
-    return f"nine of ten slow ones are found: {listed(parts)}"
+    return f"nine of ten slow ones would be found: {listed(parts)}"
 
 
 def _how_many(judged: Judged) -> str:
@@ -154,16 +154,16 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     parts = [
         f"{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as elsewhere "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
-        f", {_count(each)})"
+        f", {_count(each, 'round' if judged.in_rounds else 'pair')})"
         for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
 
 
-def _count(evidence: Evidence) -> str:
+def _count(evidence: Evidence, noun: str) -> str:
     if evidence.late:
-        return f"on average; messages were lost or late in {evidence.late} of {counted(evidence.rounds, 'round')}"
-    return f"in {counted(evidence.rounds, 'round')}"
+        return f"on average; messages were lost or late in {evidence.late} of {counted(evidence.rounds, noun)}"
+    return f"in {counted(evidence.rounds, noun)}"
 
 
 def _case(judged: Judged, place: int) -> str:
@@ -177,7 +177,7 @@ def _sureness(verdict: Verdict) -> str:
         return ""
     if verdict.accuses:
         reasons = f"; its GPU is throttled: {listed(verdict.throttled)}" if verdict.throttled else ""
-        return f"; probability {_percent(verdict.probability)}, else a fault of another kind or direction{reasons}"
+        return f"; probability {_percent(verdict.probability)}, otherwise a fault of another kind or direction{reasons}"
     if verdict.busy:
         return "; other programs took the CPUs meanwhile"
     return "; one more round would decide" if verdict.next_pairs else "; more rounds would decide"
@@ -261,7 +261,7 @@ def verdict_table(judged: Judged) -> Table:
         Column("Elsewhere", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
-        Column("Rounds", lambda row: first(row, "rounds"), str),
+        Column("Rounds" if judged.in_rounds else "Pairs", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error not in {None, 1} else None, _percent),
     )
     verdicts = judged.judgement.verdicts
@@ -269,7 +269,7 @@ def verdict_table(judged: Judged) -> Table:
         "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad"
         if any(row.probability and row.error not in {None, 1} for row in verdicts)
         else "",
-        f"Of healthy fleets, less than {100 * ERROR_RATE:.0f} % get a verdict other than undecided (--json: error)"
+        f"Less than {100 * ERROR_RATE:.0f} % of healthy fleets are accused of anything (--json: error_rate)"
         if judged.judgement.accused
         else "",
     )
@@ -297,7 +297,7 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     width = max(map(len, names))
     limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
     case = _case(judged, judgement.fleet.pairs[0])
-    yield f"Time of {case}, row to column (same numbers), divided by that of other pairs:"
+    yield f"Time of {case} from row to column (columns have the numbers of rows), divided by the usual:"
     yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):

@@ -196,9 +196,12 @@ class LimitTest:
         return "not significant" if self.excess > 0 else "too much scatter"
 
     def smallest(self, tests: int) -> float:
-        """The distance to the limit, and what the tests need beyond it."""
+        """The distance to the limit, and what the tests need beyond it; infinite if no number is so large."""
         beyond = _margin(len(self.values), self.scatter, self.assumed, tests)
-        return math.expm1(max(0.0, beyond - self.excess))
+        try:
+            return math.expm1(max(0.0, beyond - self.excess))
+        except OverflowError:
+            return math.inf
 
     def needed(self, tests: int, detect: float | None) -> int | None:
         """The launches that would show that the value is beyond its limit, or that ``detect`` would be."""

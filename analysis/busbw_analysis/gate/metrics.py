@@ -273,7 +273,7 @@ def _between_runs(baseline: Dataset, band: Compared, by_case: Mapping[Case, Case
 
 
 def _band_name(band: Compared) -> str:
-    return label(band.case) if band.band == "no size" else f"{label(band.case)} {band.band}"
+    return label(band.case) if band.band == "no size" else f"{label(band.case)}, {band.band} sizes"
 
 
 def _differences(baseline: Dataset, measured: Dataset) -> tuple[Difference, ...]:

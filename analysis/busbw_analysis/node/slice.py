@@ -56,9 +56,9 @@ class Node:
     def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
         """The highest rates."""
         known = (level for level in self.levels if level.share is not None)
-        shares = [f"{100 * (level.share or 0):.3g} % of {level.name} ({level.kind})" for level in known]
+        shares = [f"{100 * (level.share or 0):.3g} % of {level.kind} by {level.name}" for level in known]
         return AnswerPart(
-            shown_instead=f"not judged, because only nominal rates are known; measured: {listed(shares, _MOST)}"
+            shown_instead=f"not judged, because only nominal rates are known; reached: {listed(shares, _MOST)}"
             if shares
             else "",
             rates=tuple(best_arithmetic(self.rooflines)),

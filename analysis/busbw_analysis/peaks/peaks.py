@@ -130,10 +130,11 @@ class Peak:
 
     @property
     def source(self) -> str:
-        """``what``; with its own rate and the bytes for each byte of busbw, if these are not 1."""
+        """``what``; with its own rate over the bytes for each byte of busbw, if these are not 1."""
         if not self._converted:
             return self.what
-        return f"{self._with_rate(self.what)}, {self.rate / (self.busbw or 1):.3g} bytes moved for each byte of busbw"
+        bytes_ = f"{self.rate / (self.busbw or 1):.3g} bytes moved for each byte of busbw"
+        return f"{self._with_rate(self.what)}, divided by {bytes_}"
 
     @property
     def allowance(self) -> str:

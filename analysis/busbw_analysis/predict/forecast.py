@@ -141,7 +141,7 @@ class Forecast:
     @property
     def formula(self) -> str:
         """The model in symbols."""
-        return "T = α + S/B per segment" if self.cost is None else self.cost.formula
+        return "T = α + S β per segment" if self.cost is None else self.cost.formula
 
     @property
     def algbw(self) -> float | None:
@@ -236,7 +236,9 @@ class FittedCurve:
             return f"{format_time(self.series.points[0].time_ns)} of a call"
         segment = self.segment(size_bytes)
         flat = "beta" in segment.at_bound
-        rate = "time does not grow with size" if flat else f"B {format_rate(1 / segment.beta_seconds_per_byte)} (algbw)"
+        rate = (
+            "time does not grow with size" if flat else f"1/β {format_rate(1 / segment.beta_seconds_per_byte)} (algbw)"
+        )
         return (
             f"α {format_time(segment.alpha_seconds * 1e9)}, {rate}, from sizes {format_size(segment.first_bytes)} to "
             f"{format_size(segment.last_bytes)}"
@@ -434,11 +436,11 @@ class Carry:
 
     @property
     def words(self) -> str:
-        """``the curve of 6 ranks, carried by ring: rounds × 1.4, bytes × 1.05``."""
+        """``the curve of 6 ranks, scaled by ring: rounds × 1.4, bytes × 1.05``."""
         ranks, hosts = self.source.series.shape
         where = f" on {hosts} hosts" if hosts > 1 else ""
         moved = f", bytes × {self.moved:.3g}" if self.source.fit is not None else ""
-        return f"the curve of {ranks} ranks{where}, carried by {self.cost.algorithm}: rounds × {self.rounds:.3g}{moved}"
+        return f"the curve of {ranks} ranks{where}, scaled by {self.cost.algorithm}: rounds × {self.rounds:.3g}{moved}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,9 +340,11 @@ def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list
         if op in PAIRED:
             why = f"{op} has a time for each pair of ranks, not a curve over sizes and ranks; predict ping_pong instead"
             raise AnalysisError(why, code="no-curve")
-        became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
+        together = "several groups of ranks at once, whose times are not those of one group"
+        became = {f"{summary.state} ({'; '.join(summary.reasons) or together})" for summary in cases}
         states = ", ".join(sorted(became))
-        raise AnalysisError(f"{op} has no usable curve in these runs: {states}", code="no-curve")
+        how = f"measure one: busbw run --op {op} --sizes '8..16MiB*8'"
+        raise AnalysisError(f"{op} has no usable curve in these runs: {states}; {how}", code="no-curve")
     there = ", ".join(sorted({series.key.op for series in alone})) or "no op with a curve"
     raise AnalysisError(
         f"{op} was not measured in these runs; they have {there}; give --from a run that has it", code="op-not-measured"

@@ -261,7 +261,7 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
     between = ", so its B/A need not lie between theirs" if cases else ""
     yield f"a band of a launch: geometric mean over the sizes{between}; {SIZES_OF_BANDS}"
     if any(band.estimate.p_value is None and band.verdict.word in {"slower", "faster"} for band in comparison.bands):
-        yield f"slower, faster without p: one number a side, at least {UNTESTED:g}× apart, no test"
+        yield f"slower, faster of logs: one number a side, at least {UNTESTED:g}× apart, no test"
     if any(band.estimate.p_value is not None for band in comparison.bands):
         family = "bands, and among sizes" if cases else "bands"
         yield f"low, high: exact 95 % interval; p adj: exact {_test(comparison)}, after Holm among {family}"

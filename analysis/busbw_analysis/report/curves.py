@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
+from busbw.ops.groups import groups_in_words
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
@@ -69,7 +70,7 @@ def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
         "dtype": key.dtype or "no data type",
         "redop": key.redop or "no reduction",
         "ranks": f"ranks {rank_list(key.ranks)}",
-        "group": "all ranks" if key.group == "all" else f"groups {key.group}",
+        "group": groups_in_words(key.group) or "all ranks",
         "hosts": counted(key.hosts, "host"),
         "mode": key.mode,
         "sync": f"sync {key.sync}",
@@ -223,12 +224,10 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         lines.append(peak_line(series, rate, number, label=f"peak {format_rate(rate)}: {what}{of}"))
-    caption = (
-        "busbw over size of every operation, with the peaks: medians over launches. "
-        "A bar is the interval or range of the launches."
-    )
+    caption = "busbw over size of every operation, with the peaks: medians over launches."
+    marks = "A bar is the interval or range of the launches."
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
-    drawing = partial(plots.draw, panel, "overview", "busbw over size of every operation", caption)
+    drawing = partial(plots.draw, panel, "overview", "busbw over size of every operation", f"{caption} {marks}")
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
         *(
@@ -239,7 +238,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     rows = sorted({point.size_bytes for plotted in series for point in plotted.points})
     note = "Medians over launches; each operation's section has their ranges."
     values = table("busbw by size and operation", columns, rows, note, folded=True)
-    return Figure(caption, (drawing,), plots.legend(panel), values)
+    return Figure(caption, (drawing,), plots.legend(panel), values, marks)
 
 
 def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted]]:

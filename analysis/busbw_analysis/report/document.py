@@ -184,12 +184,16 @@ Picture: TypeAlias = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Drawings that belong together, a caption of one sentence, and the numbers behind them."""
+    """Drawings that belong together, a caption of one sentence, and the numbers behind them.
+
+    marks: what the marks of the drawings mean; shown only with them.
+    """
 
     caption: str
     pictures: tuple[Picture, ...]
     legend: tuple[LegendEntry, ...]
     table: Table
+    marks: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "caution", None: "
 """Validated, not validated, nothing to validate with."""
 
 _NOTES: Final = (
-    "T = α + S/B in each segment; rates are the limits of the last segment; n½: size with half of that rate",
+    "T = α + S β in each segment; rates, 1/β, are the limits of the last segment; n½: size with half of that rate",
     "held-out: errors on every second size and on each launch in turn, predicted by a fit without them",
     "validated: the medians of both held-out errors and the mean residual are at most 10 %; +: a further segment",
 )
@@ -106,8 +106,9 @@ def fits_table(named: Iterable[tuple[str, Curve]]) -> Table:
         for fit in [curve.fit if isinstance(curve.fit, Fit) else None]
         for number, segment in enumerate(fit.segments if fit else [None])
     ]
-    intervals = dict.fromkeys(line.fit.interval_note for line in lines if line.fit and line.fit.interval_note)
-    notes = (*_NOTES, *(f"low, high: {note}" for note in intervals))
+    fits = [line.fit for line in lines if line.fit and line.fit.interval_note]
+    ends = dict.fromkeys(f"{'low, high: ' * (fit.intervals is not None)}{fit.interval_note}" for fit in fits)
+    notes = (*_NOTES, *ends)
     return table("Fits of single curves", _COLUMNS, lines, *notes)
 
 

@@ -48,9 +48,9 @@ _MOST_IN_A_HEATMAP = 64
 _SLOWEST = 20
 """Pairs listed by name if there are too many for a heatmap."""
 _HOW: Final = (
-    "Rows send, columns receive. Each number is the median over launches; its interval or range is in report.json. "
-    f"Darker means larger; shades are logarithmic if the numbers are more than {_FAR_APART} times apart."
+    "Rows send, columns receive. Each number is the median over launches; its interval or range is in report.json."
 )
+_SHADES: Final = f"Darker means larger; shades are logarithmic if the numbers are more than {_FAR_APART} times apart."
 _HOW_OF_MANY: Final = (
     f"With more than {_MOST_IN_A_HEATMAP} ranks, the {_SLOWEST} slowest pairs are listed, and the heatmap shows the "
     "median over all pairs of two hosts: rows send, columns receive. Each number is the median over launches. "
@@ -68,7 +68,7 @@ def pairs(judgement: Judgement) -> Section | None:
     series = grouped((matrix for matrix in judgement.matrices if matrix.ranks), _label)
     if series:
         large = any(len(matrix.ranks) > _MOST_IN_A_HEATMAP for matrix in judgement.matrices)
-        blocks.append(Paragraph(_HOW_OF_MANY if large else _HOW))
+        blocks += [Paragraph(_HOW_OF_MANY)] if large else [Paragraph(_HOW), Paragraph(_SHADES, tone="quiet")]
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
         smallest, largest = ordered[0], ordered[-1]

@@ -83,13 +83,13 @@ def predict_table(prediction: Prediction) -> Table:
     forecasts = prediction.forecasts
     hosts = counted(asked.hosts, "host")
     counts = ", ".join(str(count) for count in dict.fromkeys(len(curve.key.ranks) for curve in evidence.curves))
-    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(prediction)}"
+    measured = f"measured on {counts} ranks" if counts else f"not measured so; measured: {_elsewhere(prediction)}"
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
     caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     beyond = [(forecast.size_bytes, reach.in_words) for forecast in forecasts for reach in forecast.extrapolated]
     tested = [forecast for forecast in forecasts if forecast.measured is not None]
     notes = [
-        *_notes("rests on", forecasts, lambda forecast: forecast.rests_on),
+        *_notes("from", forecasts, lambda forecast: forecast.rests_on),
         *_notes("model", forecasts, lambda forecast: ": ".join(filter(None, (forecast.algorithm, forecast.formula)))),
         *_notes("parameters", forecasts, lambda forecast: forecast.parameters),
         *_notes("interval", forecasts, lambda forecast: forecast.origin_of_ends if forecast.ends else ""),
@@ -109,7 +109,7 @@ def predict_table(prediction: Prediction) -> Table:
 def _elsewhere(prediction: Prediction) -> str:
     """The other algorithms and numbers of ranks with which the op was measured."""
     counts = by_key(
-        (", ".join(settings_in_words(curve.key)) or "by the library's own", str(len(curve.key.ranks)))
+        (", ".join(settings_in_words(curve.key)) or "the library's own algorithm", str(len(curve.key.ranks)))
         for curve in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from busbw.ops import FLOP, LOCAL, MEMORY_TRAFFIC, OPS, PAIRED
+from busbw.ops.groups import groups_in_words
 from busbw.runs.records import JSON, Case, Detail, case_in_words
 from busbw.units import counted, format_flop, format_rate, format_size, format_time
 from busbw_analysis.data.as_json import plain, values_of
@@ -180,8 +181,9 @@ def _rows_of(summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], P
         yield ShownRow(summary=summary, row="none")
         return
     if summary.case.op in PAIRED:
-        ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
-        for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
+        times = summary.groups.time_ns
+        ordered = np.argsort(times, kind="stable").tolist()
+        for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", int(np.argmax(times)))):
             yield ShownRow(summary=summary, row=name, group=summary.groups[place])
         return
     group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
@@ -218,7 +220,7 @@ def _title(row: ShownRow, common: Collection[str]) -> str:
     parts = [case.op, *(value for name, value in (("dtype", case.dtype), ("redop", case.redop)) if name not in common)]
     parts += [*row.in_words, "in place" if case.in_place else "", f"root {case.root}" if case.root else ""]
     # A single rank is in the column of ranks: such cases are the cells of one table.
-    parts += ["" if case.group == "all" or case.group.isdecimal() else f"groups {case.group}"]
+    parts += ["" if case.group.isdecimal() else groups_in_words(case.group)]
     parts += ["" if row.loop in {None, "python"} else f"{row.loop} loop"]
     return " · ".join(filter(None, parts))
 

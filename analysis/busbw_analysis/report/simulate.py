@@ -12,8 +12,8 @@ from busbw_analysis.report.document import Block, Column, Paragraph, table
 
 _NOTES: Final = (
     "formula: closed form, each message alone on the network, without changed links; ratio: time over formula",
-    "formula of host-aware algorithms: separate rates inside and between hosts; ranks share their host's card",
-    "used: share of the busiest link's capacity in this time; = n: number of links of its kind that are as busy",
+    "formula of host-aware algorithms: separate rates inside and between hosts; NICs as in --network",
+    "used: share of the busiest link's capacity in this time; one of n: so many links of its kind are as busy",
 )
 
 
@@ -39,7 +39,7 @@ class LinkUse:
     @property
     def name(self) -> str:
         """The busiest link, and how many links are as busy."""
-        return self.busiest + (f" = {self.as_busy}" if self.as_busy > 1 else "")
+        return self.busiest + (f" (one of {self.as_busy})" if self.as_busy > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ def _last(points: tuple[Utilisation, ...], least: float, constants: Constants) -
     return float(10 ** ((low + high) / 2))
 
 
-_ANOTHER_NETWORK: Final = "and infinite memory rate"
+_ANOTHER_NETWORK: Final = "the same, infinite memory rate"
 """The change that the authors' cliff with another network is of."""
 
 
@@ -310,7 +310,7 @@ def limits_headline(rows: Sequence[Limits], days: float) -> str:
     first = rows[0]
     most = "any searched FLOP" if first.cliff is None else f"{first.cliff:.1e} FLOP"
     over = (
-        f"Training of more than {most} in {days:g} days wastes over {1 - CLIFF:.0%} of what GPUs compute in small "
+        f"Training of more than {most} in {days:g} days reaches under {CLIFF:.0%} of the utilisation of small "
         "training, whatever the layout (the cliff)"
     )
     if first.wall == float("inf"):
@@ -327,7 +327,7 @@ _LIMITS: Final[tuple[Column[Limits], ...]] = (
     Column("what", lambda row: row.name),
     Column("best", lambda row: row.best, percent_of, "%"),
     Column("cliff", lambda row: row.cliff, "{:.2e}".format, "FLOP"),
-    Column("none in time", lambda row: row.infeasible, "{:.2e}".format, "FLOP"),
+    Column("never in time", lambda row: row.infeasible, "{:.2e}".format, "FLOP"),
     Column("wall", lambda row: row.wall if row.wall < float("inf") else None, "{:.2e}".format, "FLOP"),
 )
 
@@ -348,7 +348,7 @@ def limits_table(rows: Sequence[Limits], notes: Sequence[str]) -> Table:
         rows,
         "best: the highest utilisation that any layout reaches, in small training",
         "cliff: beyond it, the best utilisation is below 80 % of that of small training",
-        "none in time: beyond it, no layout finishes in time",
+        "never in time: beyond it, no layout finishes in time",
         "wall: beyond it, the layers' latency alone, without hops between nodes, takes too long (closed form)",
         f"a reconstruction of arXiv:2411.01137 without its full text; it states: {stated}",
         *notes,
@@ -389,7 +389,7 @@ def _draw_limits(axes: "Axes", limits: Sequence[Limits]) -> None:
     rows = range(len(limits))
     for label, marker, values in (
         ("cliff: 80 % of the best", "o", [limit.cliff for limit in limits]),
-        ("none in time", "x", [limit.infeasible for limit in limits]),
+        ("never in time", "x", [limit.infeasible for limit in limits]),
         ("wall of latency", "|", [limit.wall for limit in limits]),
     ):
         there = [(value, row) for value, row in zip(values, rows, strict=True) if value and value < float("inf")]

@@ -426,12 +426,12 @@ def memory_headline(step: Step, needed: Memory, room: Room | None, other: Step |
     """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(needed, name))
-    of_it = f"{gigabytes(needed.total)}, {percent_of(getattr(needed, most) / needed.total)} % of it {most}"
+    of_it = f"{gigabytes(needed.total)} ({percent_of(getattr(needed, most) / needed.total)} % {most})"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
     share = _share_of_room(needed.total / room.usable)
     whole = f"{gigabytes(room.bytes)} of {room.in_words}, less {100 * _RESERVED:.0f} % for libraries"
-    of_room = f"a rank needs {of_it}, which is {share} {gigabytes(room.usable)} ({whole})"
+    of_room = f"a rank needs {of_it}, {share} {gigabytes(room.usable)} ({whole})"
     if needed.total <= room.usable:
         return f"Fits: {of_room}"
     if other is None:
@@ -465,7 +465,7 @@ def memory_table(
         ("weights", "gradients", "optimizer", "activations", "buffers", "total"),
         f"a rank of pipeline stage {needed.stage}, which needs most; {needed.under_way:g} micro-batches in flight",
         "zero 2 divides gradients only if every micro-batch reduces them (sync=every)" if undivided else "",
-        f"weights, gradients and optimizer by zero 0 to 3: {', '.join(map('{:.4g}'.format, by_zero))} B a parameter",
+        f"dense weights, gradients, optimizer by zero 0 to 3: {', '.join(map('{:.4g}'.format, by_zero))} B a parameter",
         f"checkpoint: {', '.join(f'{gigabytes(saved[per])} {what}' for per, what in CHECKPOINT_BYTES.items())}",
         *assumed_notes(assumed),
     )

@@ -43,6 +43,8 @@ _LARGEST: Final = 1 << 24, 1 << 30
 """Bytes that calls are measured up to: at least, so that rates can be fitted, and at most, beyond which time is linear.
 """
 _GAINS: Final = {"network": "network bandwidth at half the latency", "memory": "memory rate", "GPU": "FLOP/s"}
+_BY_THE_GPU: Final = 0.25
+"""A step of which products and memory take less is bound by how fast the host launches kernels, if by computation."""
 _NARROWER: Final = 0.95
 """An interval is narrower if it is at most this share of the other."""
 _TOP: Final = 5
@@ -74,10 +76,12 @@ def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) 
         of_peak += f" ({percent_of(share / high)} to {percent_of(share / low)} %)"
     of_peak = f"{of_peak}, " if peak != machine.speed.flop_per_second else ""
     filled = f"; a rank fills {percent_of(summary.memory_share or 0.0)} % of its memory" if summary.tight else ""
+    faster = 2 * sum(summary.gains.get(name, 0.0) for name in ("memory", "GPU"))  # -1 if the GPU does all of the step
+    mostly = ", mostly launches of kernels" if best.time.binds == "compute" and faster > -_BY_THE_GPU else ""
     gains = ", ".join(f"twice the {_GAINS[name]} {gain(now, change)}" for name, change in summary.gains.items())
     return (
         f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}. A step takes {format_seconds(now)}{within}, "
-        f"{of_peak}bound by {best.time.binds}{filled}. {gains[0].upper()}{gains[1:]}{_next(best, summary)}"
+        f"{of_peak}bound by {best.time.binds}{mostly}{filled}. {gains[0].upper()}{gains[1:]}{_next(best, summary)}"
     )
 
 
@@ -95,7 +99,7 @@ def _next(best: Planned, summary: Closing) -> str:
     if low is None or high is None or summary.measured_seconds is not None:
         return ""
     narrowed = (
-        f", and gives other layouts ± {100 * summary.narrowed_seconds / now:.0f} % instead of "
+        f", and makes the interval of other layouts ± {100 * summary.narrowed_seconds / now:.0f} %, not "
         f"{100 * (low / now - 1):+.0f} to {100 * (high / now - 1):+.0f} %"
         if summary.narrowed_seconds < _NARROWER * (high - low) / 2
         else ""
@@ -107,11 +111,14 @@ def _next(best: Planned, summary: Closing) -> str:
 def plan_trust(best: Planned, summary: Closing, machine: Machine, reserved: Planned | None) -> Iterator[Paragraph]:
     """What the answer does not rest on, and the command that would measure it. reserved: with memory to spare."""
     if summary.tight:
-        instead = "no layout has so much to spare"
+        instead = "no layout has that much to spare"
         if reserved is not None:
             more = 100 * (reserved.time.total / best.time.total - 1)
-            instead = f"the fastest with so much to spare: {layout_text(reserved.step)} ({more:+.0f} %)"
-        yield Paragraph(f"Measured memory was up to {MOST_MEMORY:g} times the computed one; {instead}", tone="caution")
+            instead = f"the fastest that has it to spare takes {more:.0f} % longer: {layout_text(reserved.step)}"
+        yield Paragraph(
+            f"Published steps needed up to {100 * MOST_MEMORY - 100:.0f} % more memory than computed; {instead}",
+            tone="caution",
+        )
     if summary.never_held:
         never = " or ".join(summary.never_held)
         yield Paragraph(f"No step {never} was ever held against a measurement.", tone="caution")
@@ -183,7 +190,7 @@ def plan_tables(
     notes = [
         f"{counted(plan.tried, 'layout')} predicted, {plan.too_large} too large",
         "rows: the fastest of each choice of dp, tp, pp, cp and ep",
-        f"cp that leaves a rank less than {request.of_sequence} tokens of a sequence has to be given: --layout cp=…"
+        f"not tried: cp that leaves a rank less than {request.of_sequence} tokens of a sequence; --layout cp=… takes it"
         if plan.short
         else "",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
@@ -240,8 +247,8 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
 def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
     """For which measures TP > CP > PP > DP holds."""
     columns: tuple[Column[Order], ...] = (
-        Column("by", lambda order: order.by),
-        Column("order", lambda order: " > ".join(name.upper() for name in order.dimensions) or "unknown"),
+        Column("measure", lambda order: order.by),
+        Column("order here", lambda order: " > ".join(name.upper() for name in order.dimensions) or "unknown"),
         Column(SAID, lambda order: {None: "–", True: "holds", False: "no"}[order.holds]),
         Column(
             "values", lambda order: ", ".join(f"{name} {value:.3g}" for name, value in order.values.items()) or None
@@ -251,7 +258,8 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
         "",
         columns,
         orders,
-        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest layout with most dimensions",
+        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest of the layouts that "
+        "use the most of tp, cp, pp and dp",
         "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
         ""
         if all(order.values for order in orders)

@@ -98,7 +98,7 @@ def phases(step: Step, *, causal: bool) -> tuple[Phase, ...]:
     rows = traffic(step)
     whole = 3 * (forward + scores)
     parts += [
-        Phase(f"step and {dimension.upper()}", whole, network_bytes=bytes_, dimension=dimension)
+        Phase(f"step over {dimension.upper()}", whole, network_bytes=bytes_, dimension=dimension)
         for dimension in DIMENSIONS
         if (bytes_ := sent(rows, dimension))
     ]
@@ -189,7 +189,7 @@ def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) ->
     if tokens is None:
         return words
     hidden = "can be" if own >= tokens else "is not"
-    return f"{words}; dp {hidden} hidden by a micro-batch: this takes {tokens:.0f} tokens a GPU, which has {own}"
+    return f"{words}; dp {hidden} hidden by a micro-batch: that takes {tokens:.0f} tokens a GPU, and it has {own}"
 
 
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
@@ -205,7 +205,7 @@ _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
 def roofline_table(step: Step, timed: Sequence[Timed], notes: Sequence[str], assumed: Mapping[str, str]) -> Table:
     """Each phase with its intensities, its least time, and the limit; links of every dimension below."""
     links = [
-        f"{phase.dimension}: links inside a node take {format_seconds(least['inside'])}, cards between nodes "
+        f"{phase.dimension}: links inside a node take {format_seconds(least['inside'])}, NICs "
         f"{format_seconds(least['between'])}, at once"
         for phase, least in timed
         if "inside" in least

@@ -102,19 +102,19 @@ def _steps_in_words(verdicts: Sequence[StepVerdict]) -> str:
 def _compared(verdict: StepVerdict) -> str:
     """The verdict on a single step."""
     if verdict.ratio is None or verdict.low is None or verdict.high is None:
-        return "not predicted"
+        return f"not predicted: {verdict.refused}" if verdict.refused else "not predicted"
     ends = (verdict.low, verdict.high) if verdict.status == "undecided" else (verdict.ratio,)
     doubt = ", which is an extrapolation" if verdict.extrapolated else ""
     more = f", most of it in {verdict.longest}" if verdict.status == "slower" and verdict.longest else ""
     unlike = abs(verdict.step.step_ns / verdict.step.time_ns - 1) > _UNLIKE
-    apart = f"; steps beside which the parts were measured took {format_time(verdict.step.step_ns)}" if unlike else ""
+    apart = f"; in turns with its parts, a step took {format_time(verdict.step.step_ns)}" if unlike else ""
     return f"{verdict.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}{apart}"
 
 
 def _apart(verdict: StepVerdict) -> tuple[str, ...]:
     step = verdict.step
-    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but alternating with its parts"
-    shares = "The shares of computation, communication and waiting are of the latter"
+    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but when timed alternately with its parts"
+    shares = "The shares of computation, communication and waiting are of the second time"
     return f"{took} {format_time(step.step_ns)} ({times(step.in_turns)})", shares
 
 
@@ -185,7 +185,7 @@ def _measure(judgement: Judgement, verdicts: Sequence[StepVerdict]) -> str:
     ]
     backend = judgement.cases[first.step.case].case.backend
     parts += [] if backend == "gloo" else [f"--backend {backend}"]
-    return f"run {' '.join(parts)} to measure {listed(calls)} with it"
+    return f"run {' '.join(parts)} to measure {listed(calls)} beside it"
 
 
 def _options(verdict: StepVerdict) -> Iterator[str]:

@@ -178,11 +178,11 @@ def _rate_words(rate: Rate) -> str:
 _CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
     Column("what", lambda row: row.how),
     Column("stops", lambda row: row.stops, format_seconds),
-    Column("written", lambda row: row.written, format_seconds),
+    Column("stored after", lambda row: row.written, format_seconds),
     Column("Young", lambda row: row.young, format_seconds),
     Column("interval", lambda row: row.interval, format_seconds),
     Column("lost", lambda row: row.lost, percent_of, "%"),
-    Column("approximately", lambda row: row.loosely, percent_of, "%"),
+    Column("roughly", lambda row: row.loosely, percent_of, "%"),
 )
 
 
@@ -200,6 +200,6 @@ def checkpoints_table(
             "asynchronous interval: at least until the last one is written",
             "Young: interval by Young 1974, √(2 · stops · time between failures)",
             "lost: share of all time in checkpoints, repeated work and restarts, by Daly",
-            "approximately: stops/interval + interval/(2 · time between failures) + restart/time between failures",
+            "roughly: lost, as stops/interval + interval/(2 · time between failures) + restart/time between failures",
         ]
     return table("", _CHECKPOINTS, schedules, *notes)

@@ -423,6 +423,10 @@ _TRAFFIC: Final[tuple[Column[Traffic], ...]] = (
     Column("waits", lambda row: "no" if row.hideable else "yes"),
     Column("of a call", lambda row: row.formula),
 )
+_LETTERS: Final = (
+    "of a call: n ranks; d, t, p, c, e of dp, tp, pp, cp, ep; m micro-batches of b sequences of s tokens; h hidden "
+    "width; Ψ parameters of a rank; w, w_g bytes of an element, of a gradient (docs/training.md has all)"
+)
 _BUBBLES: Final = ("(p−1)/(m v + p−1)", "1 − m Σ L_r/(p T), T = m max L_r + (Σ L_r − max L_r)/v")
 _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
     Column("group", lambda row: row.dimension or "all"),
@@ -451,6 +455,7 @@ def traffic_tables(
         rows,
         f"sent: by one rank of pipeline stage {stage} in a step, in one direction; S as in nccl-tests",
         "waits: yes if computation waits for the call, no if it can overlap",
+        _LETTERS if rows else "",
         f"pipeline: idle for {percent_of(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
         *(sums or ["nothing is sent"]),
         *dict.fromkeys(f"{row.dimension}: {row.source}" for row in rows),

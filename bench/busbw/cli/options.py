@@ -1,6 +1,6 @@
 """Options that several commands share, and commands whose help is divided into sections."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,7 +16,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: str | No
 def option(
     declared: str,
     text: str,
-    kind: "click.ParamType[Any] | type | None" = None,
+    kind: "click.ParamType[Any] | type | Callable[[str], object] | None" = None,
     **how: Any,  # noqa: ANN401 - click's own
 ) -> click.Option:
     """A click option: ``declared`` are its names, separated by blanks; ``text`` is its help."""

@@ -8,6 +8,7 @@ import click
 from busbw.cli.options import Section, Sectioned, listed, option
 from busbw.errors import nearest
 from busbw.shared_options import as_json_option, results_dir_option
+from busbw.units import parse_seconds
 
 _SECTIONS = (
     Section(
@@ -113,10 +114,20 @@ _SECTIONS = (
         "busbw run --suite quick --launches 10 --precision 0.02",
         option("--launches", "Launches: repetitions of all cases, each in new processes.  [default: 1]", int),
         option("--duration", "Repeat all cases for this long: 30s, 90min, 8h."),
-        option("--max-seconds", "Time budget per case and launch, in seconds.  [default: 0.5]", float),
+        option(
+            "--max-seconds",
+            "Time budget per case and launch: 0.5, 500ms.  [default: 0.5]",
+            parse_seconds,
+            metavar="TIME",
+        ),
         option("--precision", "Stop sampling when the median is known to ± this fraction.  [default: 0.05]", float),
         option("--seed", "Random seed for the order of cases and the data.  [default: 1]", int),
-        option("--timeout timeout_seconds", "Seconds of silence until a rank counts as lost.  [default: 60]", float),
+        option(
+            "--timeout timeout_seconds",
+            "Silence until a rank counts as lost: 30, 2min.  [default: 60]",
+            parse_seconds,
+            metavar="TIME",
+        ),
     ),
     Section(
         "Run and output",

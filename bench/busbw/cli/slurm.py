@@ -47,8 +47,9 @@ _OPTIONS = [
     ),
     option(
         "--timeout timeout_seconds",
-        "Seconds of silence after which a rank is considered lost.  [default: the plan's]",
-        float,
+        "Silence until a rank counts as lost: 30, 2min.  [default: the plan's]",
+        units.parse_seconds,
+        metavar="TIME",
     ),
     option("--label", "Word that tells the run from others in lists and comparisons.  [default: the plan's]"),
     option("--duration", "Repeat all cases for this long: 30s, 90min, 8h.  [default: the plan's]"),

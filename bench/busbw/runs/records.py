@@ -13,6 +13,7 @@ import msgspec
 
 from busbw.errors import refuse_unknown
 from busbw.ops import LATENCIES
+from busbw.ops.groups import groups_in_words
 from busbw.ops.settings import Access, AlgorithmSettings, HostSettings, PairSettings, TrafficSettings
 from busbw.ops.training import Workload
 
@@ -206,7 +207,7 @@ _DETAILS: dict[Detail, Callable[[Configuration], list[str]]] = {
     "in_place": lambda case: ["in place"] * case.in_place,
     "settings": settings_in_words,
     "device": lambda case: [case.device] * (case.device != "cpu"),
-    "group": lambda case: [f"groups {case.group}"] * (case.group != "all"),
+    "group": lambda case: [text for text in (groups_in_words(case.group),) if text],
     "mode": lambda case: [case.mode] * (case.mode != "isolated"),
     "sync": lambda case: [f"sync {case.sync}"] * (case.sync != "barrier"),
     "cache": lambda case: [case.cache] * (case.cache != "warm"),

@@ -59,7 +59,8 @@ def rows_named(rows: Catalogue, given: str) -> Catalogue:
     gpus = gpus_meant(rows, given)
     if not (gpus or rates):
         likely = _likely(given, [row.name for row in (*rows.gpus, *rows.rates)])
-        hint = "busbw peaks lists all" if likely is None else f"did you mean {likely}?"
+        hint = "busbw peaks lists all, busbw peaks --here those of this machine"
+        hint = hint if likely is None else f"did you mean {likely}?"
         raise UsageError(f"no GPU or rate has the name {given!r}; {hint}", code="hardware")
     return replace(rows, gpus=tuple(gpus), rates=tuple(rates))
 

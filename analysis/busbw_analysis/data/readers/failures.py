@@ -30,7 +30,9 @@ class Failure(NamedTuple):
     follows: bool = False
 
 
-WHICH_PATH: Final = "run it again with NCCL_P2P_DISABLE=1, then NCCL_IB_DISABLE=1: what ends the hang is the path"
+WHICH_PATH: Final = (
+    "run it again with NCCL_P2P_DISABLE=1, then NCCL_IB_DISABLE=1: if one of them ends the hang, that path is bad"
+)
 WHY_CALLS_HANG: Final = (
     "a rank that does not make the call, GPUs whose peer access hangs (ACS, IOMMU), a NIC that loses data"
 )
