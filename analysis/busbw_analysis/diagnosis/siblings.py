@@ -210,20 +210,26 @@ def _slow_hosts(alike: Iterable[_Alike]) -> Iterator[Contrast]:
         cleared = {host for part in normal for host in part.hosts}
         usual = median(part.rate for part in normal)
         suspects = by_key(
-            (" or ".join(host for host in part.hosts if host not in cleared) or part.name, part) for part in slow
+            (tuple(host for host in part.hosts if host not in cleared) or (part.name,), part) for part in slow
         )
         # Those with the most slow groups, and of these a single host, first.
-        (name, of_name), *more = sorted(suspects.items(), key=lambda entry: (-len(entry[1]), entry[0].count(" or ")))
+        (hosts, of_name), *more = sorted(suspects.items(), key=lambda entry: (-len(entry[1]), len(entry[0])))
+        name = " or ".join(hosts)
         rate, size = median(part.rate for part in of_name), format_size(of_name[0].point.size_bytes)
         claim = (
-            f"host {name} is slow: {key.op} at {size}, {format_rate(rate)} in "
+            f"{_whose(hosts)} is slow: {key.op} at {size}, {format_rate(rate)} in "
             f"{listed((part.name for part in of_name), _MOST_NAMED)}, {rate / usual:.0%} of {format_rate(usual)} in "
             f"{listed((part.name for part in normal), _MOST_NAMED)}"
         )
-        also = [f"host {other} ({format_rate(median(part.rate for part in parts))})" for other, parts in more]
+        also = [f"{_whose(other)} ({format_rate(median(part.rate for part in parts))})" for other, parts in more]
         suspected = tuple({host: None for part in of_name for host in part.hosts if host not in cleared})
         whole = f"{claim}; so is {listed(also, _MOST_NAMED)}" if also else claim
         yield Contrast("slow-host", name, rate / usual, whole, suspected)
+
+
+def _whose(hosts: tuple[str, ...]) -> str:
+    """Where a group is slow, all of whose ``hosts`` are only in slow groups."""
+    return f"host {hosts[0]}" if len(hosts) == 1 else f"{', '.join(hosts)} or what is between them"
 
 
 # --- sizes and directions ----------------------------------------------------------------------------------------
