@@ -443,6 +443,13 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     assert document["verdicts"][0]["kind"] == "node"
 
 
+def test_the_map_is_of_the_case_that_has_all_pairs() -> None:
+    """It was of ping_pong at 16 MiB, of which a run of the suite quick measures one pair."""
+    (folder,) = folders(LOGS.parents[2] / "results/samples")
+    shown = invoke(str(folder)).stdout
+    assert sum(shown.partition("not measured")[2].count(shade) for shade in ("··", "░░", "▒▒", "▓▓", "██")) == 12
+
+
 def test_the_map_of_logs_is_of_their_largest_messages(tmp_path: Path) -> None:
     """It was of the smallest, in which the node that the verdict names was as fast as the others."""
     paths = pair_logs(tmp_path, "n03")

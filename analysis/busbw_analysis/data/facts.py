@@ -77,7 +77,7 @@ class Facts:
         key, value = ("address", place.gpu_address) if place.gpu is None else ("index", place.gpu)
         if value is None and self.is_log:
             options = " and ".join(f"--{name}" for name in ("hosts", "gpu") if name in self.to_be_given)
-            return f"the log does not state which GPU rank {rank} drove{f'; give {options}' if options else ''}"
+            return f"the log does not name the device of rank {rank}{f'; give {options}' if options else ''}"
         if value is None:
             return (
                 f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, "

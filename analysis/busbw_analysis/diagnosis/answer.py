@@ -418,7 +418,7 @@ def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
         done,
         f"{world} on {judgement.facts.hosts_in_words}",
         f"{complete} of {planned} launches complete" if complete < planned and not judgement.from_logs else "",
-        "all data verified" if checks == {"verified"} and not wrong else "",
+        "data verified" if checks == {"verified"} and not wrong else "",
     ]
     pair = _slowest_pair(judgement) if judgement.verdicts else ""
     return sentences(", ".join(filter(None, clauses)), *_best(judgement, parts), pair)

@@ -223,7 +223,7 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     count_a, count_b = comparison.launches
     many = f"{counted(count_a, 'launch', 'launches')} {'a side' if count_a == count_b else f'of A and {count_b} of B'}"
     if comparison.by is not None:
-        many = f"{counted(min(count_a, count_b), 'launch', 'launches')} with all values"
+        many = f"{counted(min(count_a, count_b), 'launch', 'launches')} with each of the values"
     elif comparison.paired and count_a == count_b:
         many = counted(count_a, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in codes else ""

@@ -18,7 +18,7 @@ from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import Apart, Evidence, FleetJudgement, Found, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import Apart, Evidence, FleetJudgement, Found, Kind, Verdict, Way, fullest, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -75,16 +75,20 @@ def _apart(judged: Judged, apart: Apart) -> str:
 
 
 def found_sentence(judged: Judged) -> str:
-    """From how much longer times on something is found, for each kind of which times scatter most."""
+    """From how much longer times on something is found, for each kind: by the steadiest case, and by the others."""
     nouns = f"{judged.judgement.fleet.noun}s"
     parts = []
     for kind, name in (("alone", f"{nouns} alone"), ("node", nouns), ("link", "links")):
         found = [each for each in judged.judgement.found if each.kind == kind]
         if found:
-            worst = max(found, key=lambda each: each.ratio)
-            longer = f"{three_digits(worst.ratio)}×" if math.isfinite(worst.ratio) else "no multiple"
-            parts.append(f"{name} from {longer} of the usual time on ({_case(judged, worst.case)})")
+            best, *_, worst = sorted([*found, *found], key=lambda each: each.ratio)
+            other = f"; {_longer(worst.ratio)} for {_case(judged, worst.case)}" if worst.case != best.case else ""
+            parts.append(f"{name} from {_longer(best.ratio)} the usual time on ({_case(judged, best.case)}{other})")
     return f"nine of ten slow ones would be found: {listed(parts)}"
+
+
+def _longer(ratio: float) -> str:
+    return f"{three_digits(ratio)}×" if math.isfinite(ratio) else "no multiple"
 
 
 def _how_many(judged: Judged) -> str:
@@ -287,17 +291,17 @@ def heat_nodes(judged: Judged, most: int) -> list[int]:
 
 
 def heat_lines(judged: Judged) -> Iterator[str]:
-    """A heat map of blocks: from rows to columns, time over the usual of the largest messages."""
+    """A heat map of blocks: from rows to columns, time over the usual."""
     judgement = judged.judgement
     nodes = heat_nodes(judged, _MOST_IN_A_MAP)
     if not judgement.fleet.pairs or len(nodes) < 2:
         return
-    matrix = ratios(judgement, judgement.fleet.pairs[0])[np.ix_(nodes, nodes)]
+    shown = fullest(judgement)
+    matrix = ratios(judgement, shown)[np.ix_(nodes, nodes)]
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
-    case = _case(judged, judgement.fleet.pairs[0])
-    yield f"Time of {case} from row to column (columns have the numbers of rows), divided by the usual:"
+    yield f"Time of {_case(judged, shown)} from row to column (columns have the numbers of rows), divided by the usual:"
     yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):

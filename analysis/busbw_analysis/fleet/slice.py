@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Eviden
 from busbw_analysis.fleet import outputs
 from busbw_analysis.fleet.controller import Judged, is_fleet, judged
 from busbw_analysis.fleet.search import Options
-from busbw_analysis.fleet.verdicts import ratios
+from busbw_analysis.fleet.verdicts import fullest, ratios
 from busbw_analysis.report.document import Block, Paragraph, Section
 from busbw_analysis.report.pairs import heatmap
 from busbw_analysis.report.slices import Placed, Slice
@@ -76,7 +76,7 @@ def _map(fleet_run: Judged) -> Iterator[Block]:
     judgement, nodes = fleet_run.judgement, outputs.heat_nodes(fleet_run, _MOST_IN_A_MAP)
     fleet = judgement.fleet
     if fleet.pairs and len(nodes) > 1:
-        times = ratios(judgement, fleet.pairs[0])[np.ix_(nodes, nodes)]
+        times = ratios(judgement, fullest(judgement))[np.ix_(nodes, nodes)]
         switches = [fleet.switches[fleet.leaf[node]] if fleet.leaf[node] >= 0 else "" for node in nodes]
         names = [fleet.names[node] for node in nodes]
         yield heatmap("Time of the largest messages over the usual", names, times, "times", switches, folded=False)

@@ -645,6 +645,11 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
             yield Verdict("wrong" if first.wrong else "failed", pair, case=first.case)
 
 
+def fullest(judgement: FleetJudgement) -> int:
+    """The case of which most pairs were measured; of several, that of the largest messages."""
+    return max(judgement.fleet.pairs, key=lambda case: np.isfinite(ratios(judgement, case)).sum())
+
+
 def ratios(judgement: FleetJudgement, case: int) -> Floats:
     """Median time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured)."""
     fleet = judgement.fleet
