@@ -69,8 +69,8 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     if scatter is None:
         text = f"{many}{where}: another may differ by more than ±, which covers only this launch"
     elif not enough:
-        among = f" in {tests} bands of sizes" if tests > 1 else ""
-        few = f"are too few to test for differences{among}"
+        among = f"{counted(tests, 'band')} of sizes" if tests > 1 else "them"
+        few = f"are too few to compare {among} with another run"
         text = f"{many}{where}, whose times scatter by {scatter_in_words(scatter)}, {few}"
     else:
         text = f"{many}{where} {shown_from(smallest_difference(math.log1p(scatter), launches, tests))}"

@@ -183,7 +183,8 @@ def _prediction(
     where = (len(key.ranks), key.hosts, size)
     seconds, copies = parameters.seconds(model, *where), parameters.copy_bytes_per_second
     copying = "" if copies is None or not model.copied(*where) else f"; M {format_rate(copies)}, from memory_copy"
-    left_out = f"; reduction ignored{', inside hosts as between them' if model.two_levels else ''}"
+    ignored = "; reduction ignored" if OPS[key.op].reduces else ""
+    left_out = f"{ignored}{'; inside hosts as between them' if model.two_levels else ''}"
     return Prediction(
         size_bytes=size,
         time_ns=seconds * 1e9,

@@ -224,8 +224,8 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         lines.append(peak_line(series, rate, number, label=f"peak {format_rate(rate)}: {what}{of}"))
-    caption = "busbw over size of every operation, with the peaks: medians over launches."
-    marks = "A bar is the interval or range of the launches."
+    caption = "busbw over size of every operation: medians over launches."
+    marks = "A bar is the interval or range of the launches, a horizontal line a peak."
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
     drawing = partial(plots.draw, panel, "overview", "busbw over size of every operation", f"{caption} {marks}")
     columns: tuple[Column[int], ...] = (

@@ -38,9 +38,9 @@ _NAMED: Final = 2
 
 _HOW: Final = (
     "A model is a formula with α and β from messages between two ranks of the same run, never from the curve that it "
-    "is compared with. The columns split the measured time into latency (α), bandwidth (β, or R if the ranks of a host "
-    "share less, and copies in memory) and an unexplained rest. Columns above 100 %: the model predicts more than was "
-    "measured."
+    "is compared with. The columns split the measured time into latency (α), bandwidth (β or, if lower, R, the rate "
+    "that the ranks of a host share; and copies in memory) and an unexplained rest. A sum above 100 %: the model predicts "
+    "more than was measured."
 )
 _LEAST: Final = (
     "No algorithm can be faster than the lower bound (Chan et al. 2007), with the same α, β and R. Efficiency is the "
@@ -129,8 +129,9 @@ def _fastest(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Ite
 
 
 def _tied(fastest: Fastest) -> str:
-    tie = " (a tie)" if len(fastest.algorithms) > 1 else ""
-    return f"{listed(fastest.algorithms, _NAMED, word='or')}{tie}"
+    if len(fastest.algorithms) == 1:
+        return fastest.algorithms[0]
+    return f"{listed((f'“{name}”' for name in fastest.algorithms), _NAMED, word='or')} (a tie)"
 
 
 def _model_tables(curves: Sequence[Curve], labels: Sequence[str]) -> Iterator[Table]:
@@ -190,7 +191,7 @@ def _figure(identity: str, modelled: Modelled, words: str, *, draw: bool) -> Fig
     if explanation.bound:
         bound = ((spent.size_bytes, spent.bound_ns) for spent in explanation.spent if spent.bound_ns is not None)
         lines.append(plots.Line("bound", tuple(bound), label=f"lower bound: {explanation.bound}"))
-    panel = plots.Panel("time", "Measured, predicted and bound", series, tuple(lines))
+    panel = plots.Panel("time", "Measured and predicted", series, tuple(lines))
     title = f"{modelled.curve.series.key.label}: measured and predicted time over size"
     return Figure(words, (partial(plots.draw, panel, f"{identity}-time", title, words),), plots.legend(panel), numbers)
 

@@ -352,8 +352,8 @@ def _late_note(group: GroupLateness | None) -> str:
     else:
         spread = "in brackets the range of launches" if group.launches > 1 else "one launch has no interval"
     return (
-        f" Late: last, by more than {format_time(group.release_ns)} and than {TIMES_USUAL:g} times the usual delay "
-        f"({format_time(group.usual_ns)}: 4 of 5 samples of normal ranks are late by less); {spread}. A straggler is "
+        f" Late: last, by more than {format_time(group.release_ns)} and than {TIMES_USUAL:g} times the usual delay, "
+        f"{format_time(group.usual_ns)}, below which 4 of 5 samples of normal ranks stay; {spread}. A straggler is "
         f"late in at least {100 * LEAST_EXCESS:.0f} percentage points more samples than the next rank, costs "
         f"at least {LEAST_COST:.0%} of the time, and is late neither by chance nor in a few launches only."
     )
