@@ -101,6 +101,8 @@ _SETTING: Final = re.compile(
     r"([A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}(?:[ ,;]+[A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}){0,8})\s*"
 )
 """Variables alone in a line."""
+_EXPORT: Final = re.compile(r"\s*(?:[$#>]\s?)?export ")
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z\d_]{3,63}=\S+")
 _LOADED: Final = re.compile(
     r"\s*(?:\S{0,40}[$#>%]\s)?"
     r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate) \S[^;&|]{0,60}?)\s*"
@@ -158,7 +160,7 @@ def as_line(text: str) -> str:
     return text
 
 
-def of_json(text: str, is_log: Callable[[str], bool]) -> str | None:
+def of_json(text: str, is_log: Callable[[str], int]) -> str | None:
     """The log that is a string somewhere in a JSON document, or in parts in the objects of JSON lines; None if there is
     none.
 
@@ -172,7 +174,7 @@ def of_json(text: str, is_log: Callable[[str], bool]) -> str | None:
         return None
 
 
-def of_json_lines(lines: Sequence[str], is_log: Callable[[str], bool]) -> str | None:
+def of_json_lines(lines: Sequence[str], is_log: Callable[[str], int]) -> str | None:
     """The log whose lines are the values of one key of objects, one object a line; None if there is none."""
     objects = [value for line in lines if (value := _object(line)) is not None]
     if len(objects) < max(2, _SHARE * len(lines)):
@@ -231,7 +233,7 @@ class Paste:
 
         around: gets the lines of the text around the fences, by number from 1
         """
-        inside = False
+        inside, exported = False, dict[str, str]()
         texts = (_unquoted(as_line(line)) if self.quoted else as_line(line) for line in lines)
         for number, text in enumerate(_joined(texts, self.width), 1):
             fence = self.fenced and _FENCE.match(text) is not None
@@ -242,7 +244,7 @@ class Paste:
                 and not fence
                 and (caption := _caption(text) if outside else _title(text, of_people=not self.fenced))
             ):
-                around[number] = caption
+                around[number] = _with_exported(exported, text, caption)
             yield "" if fence or outside else self._plain(text)
 
     def _plain(self, text: str) -> str:
@@ -256,6 +258,16 @@ def _caption(text: str) -> str:
     """The last sentence of a line around a fence, without tags, marks and what counts launches."""
     last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1]
     return _COUNTED.sub("", last).strip(_MARKS)[:LONGEST_CAPTION]
+
+
+def _with_exported(exported: dict[str, str], text: str, caption: str) -> str:
+    """A caption, or for a line that exports variables all that are ``exported`` so far, the last ones first."""
+    if _EXPORT.match(text) is None:
+        return caption
+    for setting in _VARIABLE.findall(caption):
+        exported.pop(name := setting.partition("=")[0], None)
+        exported[name] = setting
+    return " ".join(reversed(exported.values()))[:LONGEST_CAPTION]
 
 
 def _title(text: str, *, of_people: bool) -> str:
@@ -294,10 +306,10 @@ def _behind(prefix: re.Pattern[str] | None, text: str) -> str:
     return text if match is None else match.string[match.end() :]
 
 
-def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
+def recognised(lines: Sequence[str], is_log: Callable[[str], int]) -> Paste:
     """What the first ``lines`` show of a paste.
 
-    is_log: whether a text is a log that a reader recognises
+    is_log: whether a text is a log that a reader recognises; more than 1 if prose cannot be taken for one
     """
     texts = [as_line(line) for line in lines[:_MOST_LINES]]
     quoted = all(_QUOTED.match(text) is not None for text in texts if text.strip())
@@ -311,7 +323,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
     prefix = _prefix(inside or texts)
     plain = (_behind(prefix, text) for text in inside)
-    fenced = bool(fences) and is_log("\n".join(plain)) and not is_log("\n".join(outside))
+    fenced = bool(fences) and is_log("\n".join(plain)) > is_log("\n".join(outside))
     texts = inside if fenced else texts
     rows = [text for text in texts if _is_row(text) and "#" not in text]
     commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
@@ -326,12 +338,12 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     )
 
 
-def _is_bare(texts: Sequence[str], is_log: Callable[[str], bool]) -> bool:
+def _is_bare(texts: Sequence[str], is_log: Callable[[str], int]) -> bool:
     """Whether a log is recognised only without the prefixes of launchers, which all name the same rank and host."""
     rows = [line for line in clean(texts) if _is_row(line.text)]
     before = ((line.label, texts[line.number - 1].rstrip().removesuffix(line.text)) for line in rows)
     named = {(label, *_NAME.findall(prefix)) for label, prefix in before}
-    return len(named) == 1 and not is_log("\n".join(texts)) and is_log("\n".join(map(without_prefix, texts)))
+    return len(named) == 1 and is_log("\n".join(texts)) == 0 < is_log("\n".join(map(without_prefix, texts)))
 
 
 def _width(texts: Sequence[str]) -> int | None:

@@ -111,7 +111,9 @@ class Units:
         if not known and self._usual and number is not None and not number.unit:
             known = (_USUAL.get(name, _USUAL_RATE),)
         meaning = self._rate_meaning if entry.factors == self._like_algbw else None
-        if not known:
+        if not known and number is None and any(map(str.isdecimal, cell)):
+            self._notes[f"{cell[:40]!r} below {heading} is no plain number such as 56 GB/s"] = "no-unit"
+        elif not known:
             example = "time (us)" if name == "time" else f"{name} (GB/s)"
             self._notes[f"the heading {heading} has no known unit: write it as {example!r}"] = "no-unit"
         elif len(known) > 1 and meaning is None:
