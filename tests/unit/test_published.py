@@ -140,3 +140,22 @@ def test_units_in_the_cells_of_a_rate_without_sizes(tmp_path: Path) -> None:
     stored = read(tmp_path, table.format("42.53 GB/s"), ranks=16, size="8GiB")
     assert [round(1.875 * 2**33 / row.time_ns, 2) for row in stored.imported] == [42.53]
     assert code_of(tmp_path, table.format("~56 GB/s")) == "no-unit"
+
+
+@pytest.mark.parametrize(("implementation", "device"), [("CUDA", "cuda"), ("OpenCL", "unknown")])
+def test_babelstream_is_of_a_gpu_if_it_says_so(implementation: str, device: str, tmp_path: Path) -> None:
+    text = (
+        f"BabelStream\nVersion: 5.0\nImplementation: {implementation}\nPrecision: double\n"
+        "Array size: 268.4 MB (=0.3 GB)\nUsing CUDA device NVIDIA A100-SXM4-40GB\n"
+        "Function    MBytes/sec  Min (sec)   Max         Average\n"
+        "Copy        1329066.043 0.00040     0.00046     0.00046\n"
+        "Triad       1304742.056 0.00062     0.00068     0.00068\n"
+        "Dot         1117596.303 0.00048     0.00055     0.00053\n"
+    )
+    stored = read(tmp_path, text)
+    assert {(case.op, case.device) for case in stored.run.cases} == {("stream_copy", device), ("stream_triad", device)}
+    assert [round(arrays * 2**28 / row.time_ns, 1) for arrays, row in zip((2, 3), stored.imported, strict=True)] == [
+        1329.1,
+        1304.7,
+    ]
+    assert code_of(tmp_path, text.replace("Array size", "Size")) == "no-case"
