@@ -139,7 +139,8 @@ def test_units_in_the_cells_of_a_rate_without_sizes(tmp_path: Path) -> None:
     table = "2-node `all_reduce_perf`\n\n| NICs | Avg busbw |\n|---|---|\n| 4 | {} |\n"
     stored = read(tmp_path, table.format("42.53 GB/s"), ranks=16, size="8GiB")
     assert [round(1.875 * 2**33 / row.time_ns, 2) for row in stored.imported] == [42.53]
-    assert code_of(tmp_path, table.format("~56 GB/s")) == "no-unit"
+    with pytest.raises(LogError, match="'~56 GB/s' is no plain number"):
+        read(tmp_path, table.format("~56 GB/s"))
 
 
 @pytest.mark.parametrize(("implementation", "device"), [("CUDA", "cuda"), ("OpenCL", "unknown")])
@@ -159,3 +160,30 @@ def test_babelstream_is_of_a_gpu_if_it_says_so(implementation: str, device: str,
         1304.7,
     ]
     assert code_of(tmp_path, text.replace("Array size", "Size")) == "no-case"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No deadlock or hang observed up to 64M.\nSimple hangs above.\n",
+        "The deadlock of LL is real in theory.\n",
+    ],
+)
+def test_a_table_beside_a_text_about_hangs_is_no_hang(text: str, tmp_path: Path) -> None:
+    assert code_of(tmp_path, f"{text}\n| size (B) | busbw (GB/s) |\n|---|---|\n| 1048576 | ~100 |\n") == "no-results"
+
+
+def test_that_nothing_hangs_is_no_hang(tmp_path: Path) -> None:
+    init = "h:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 4 cudaDev 0 busId 1a000 - Init COMPLETE\n"
+    assert code_of(tmp_path, f"No deadlock or hang observed up to 64M.\n{init}") == "messages"
+    assert code_of(tmp_path, f"It hangs without a warning.\n{init}") == "hang"
+
+
+def test_bandwidth_test_prints_a_line_for_each_size_in_shmoo_mode(tmp_path: Path) -> None:
+    line = "bandwidthTest-{}, Bandwidth = {} GB/s, Time = 0.00008 s, Size = 64000000 bytes, NumDevsUsed = 1\n"
+    text = " Device 0: Tesla V100-PCIE-32GB\n" + line.format("D2D", 772.0) + line.format("H2D-Pinned", 12.3)
+    stored = read(tmp_path, text + line.format("D2H-Paged", 6.1))
+    assert {row.case.op: round(64e6 / row.time_ns, 1) for row in stored.imported} == {
+        "memory_copy": 386.0,
+        "host_to_device": 12.3,
+    }

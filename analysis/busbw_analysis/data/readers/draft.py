@@ -288,7 +288,8 @@ class Draft:
         facts = [*self.progress.facts()]
         if "library_version" in self.facts:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
-        end = self.progress.end()
+        of_people = self.tool == "table" and self.progress.phase is None
+        end = None if of_people else self.progress.end()
         if end is not None and self.progress.hangs:
             message = f"a log of {self.tool} without results: {end.answer}"
             error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)

@@ -510,7 +510,7 @@ class Table:
         if ours := _OF_BUSBW.issubset(row) and row["mode"] in get_args(Mode):
             row = {heading: from_cell(cell) for heading, cell in row.items()}
             cells = [from_cell(cell) for cell in cells]
-        values, others = self._values(cells, group, units)
+        values, others = self._values(number, cells, group, units)
         of_heading = size_of(group.variant or "")
         values["size"] = values["size"] or of_heading or self.facts.get("size")
         told = [at for at in self.keys if cells[at]]
@@ -554,7 +554,9 @@ class Table:
             **fields,
         )
 
-    def _values(self, cells: list[str], group: _Group, units: Units) -> tuple[dict[str, Any], dict[str, float | str]]:
+    def _values(
+        self, number: int, cells: list[str], group: _Group, units: Units
+    ) -> tuple[dict[str, Any], dict[str, float | str]]:
         """The cells of a row by what they are, results in base units, and the cells of other columns."""
         values: dict[str, Any] = {"size": units.sized(cells)}
         others: dict[str, float | str] = {}
@@ -562,6 +564,8 @@ class Table:
             name = entry.name
             if at in group.at.values() and name in RESULTS:
                 values[name or ""] = units.rate_or_time(at, cell)
+                if values[name or ""] is None and amount(cell, whole=False) is None and any(map(str.isdecimal, cell)):
+                    self.draft.note("not-a-number", number, f"{cell[:40]!r} is no plain number such as 56 GB/s")
                 used = values[name or ""] is not None and (name != "bandwidth" or len(group.at) == 1)
             elif at in group.all_at and at not in group.at.values():
                 continue
