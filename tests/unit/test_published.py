@@ -1,5 +1,6 @@
 """Logs as documents publish them: between prose, shortened, several tables with what differs above each."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from busbw_analysis.data.readers.logs import OfTraining
 from busbw_analysis.data.sources import find
 
 OSU: Final = "# OSU MPI Bandwidth Test v7.5\n# Size      Bandwidth (MB/s)\n{0}                  {1}\n"
+HEAD: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
 ROW: Final = "1073741824 268435456 float sum -1 10887.4 98.62 184.92 0 10867.5 98.80 185.26 0\n"
 """busbw is 15/8 of algbw: 16 ranks."""
 
@@ -72,8 +74,7 @@ def listed(*places: tuple[int, str, int]) -> str:
         f"#  Rank {rank:2d} Group  0 Pid 25 on {host} device {device:2d} [0000:0f:00] NVIDIA H200\n"
         for rank, host, device in places
     )
-    head = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
-    return "# Using devices\n" + "".join(lines) + head + ROW + "# Out of bounds values : 0 OK\n"
+    return "# Using devices\n" + "".join(lines) + HEAD + ROW + "# Out of bounds values : 0 OK\n"
 
 
 def test_ranks_between_the_first_and_last_device_of_a_host_are_there(tmp_path: Path) -> None:
@@ -187,3 +188,30 @@ def test_bandwidth_test_prints_a_line_for_each_size_in_shmoo_mode(tmp_path: Path
         "memory_copy": 386.0,
         "host_to_device": 12.3,
     }
+
+
+def test_repetitions_below_numbered_files_are_launches_of_their_setting(tmp_path: Path) -> None:
+    table = HEAD + ROW + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 185.09\n"
+    command = "NCCL_SOCKET_NTHREADS={} mpirun -np 16 all_reduce_perf -g 1\n"
+    parts = (
+        f"### Rep {rep}: `config-{name}-rep{rep}.log`\n```\n{command.format(threads) if rep == 1 else ''}{table}```\n"
+        for name, threads in (("a", 1), ("b", 4))
+        for rep in (1, 2, 3)
+    )
+    stored = read(tmp_path, "".join(parts), op="all_reduce")
+    launches = Counter((row.case.tool_op, row.case.in_place) for row in stored.imported)
+    assert set(launches.values()) == {3}
+    assert len(launches) == 4
+
+
+def test_labels_of_open_mpi_inside_rows_are_removed(tmp_path: Path) -> None:
+    glued = ROW.replace("sum -1 ", "sum -1[1,0]<stdout>: ")
+    rows = [glued.strip().replace("1073741824 268435456", f"{4 * count} {count}") for count in range(64, 80)]
+    text = "".join(f"[1,0]<stdout>:{line}\n" for line in [*HEAD.splitlines(), *rows])
+    stored = read(tmp_path, f"{text}[1,0]<stdout>:# Avg bus bandwidth : 185.09\n", op="all_reduce")
+    assert sorted(row.time_ns for row in stored.imported) == [10_867_500] * 16 + [10_887_400] * 16
+
+
+def test_averages_of_steps_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="output of a training program, which busbw does not read"):
+        read(tmp_path, "step:1/6200 train_loss:10.9184 train_time:74701ms step_avg:nanms\n")

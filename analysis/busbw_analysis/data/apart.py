@@ -141,8 +141,10 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
             for kind, words in enumerate(own.settings)
         ]
         if not any(places):
-            captions = [other.caption or _NO_CAPTION for other in same if _may_have(own.settings, other.settings)]
-            settings = [*settings, _differing(own.caption or _NO_CAPTION, captions, " ")]
+            like = [other for other in same if _may_have(own.settings, other.settings)]
+            caption = _differing(own.caption or _NO_CAPTION, [other.caption or _NO_CAPTION for other in like], " ")
+            repeats = [other for other in like if other.caption == own.caption and other.settings != own.settings]
+            settings = [caption] if caption and repeats else [*settings, caption]
         if not any((*places, *settings)) and len(same) == 2 and same[0].ranks == same[1].ranks and _far(*same):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))

@@ -77,8 +77,8 @@ _MOST_HOSTS: Final = 1 << 12
 _SUFFIX: Final = re.compile(r"(?:(?:test)?perf(?:mpi)?|test|block|base)$")
 _QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
 """A line as item of a JSON list, which is how Ansible shows the output of a command."""
-_GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
-"""The label of a rank inside a row: ``-1[0]     42.1``."""
+GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}(?:,\d{1,7}\]<std(?:out|err)>:|\])(?=\s|$)")
+"""The label of a rank inside a row: ``-1[0]     42.1``, ``-1[1,0]<stdout>:    42.1``."""
 
 
 HOSTS: Final = re.compile(
@@ -138,8 +138,8 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         while (prefix := _PREFIX.match(text)) is not None:
             label = prefix["tagged"] or prefix["rank"] or label
             text = text[prefix.end() :]
-        if label is not None and f"[{label}]" in text:
-            text = _GLUED.sub(" ", text)
+        if label is not None and f"{label}]" in text:
+            text = GLUED.sub(" ", text)
         if (quoted := _QUOTED.fullmatch(text)) is not None:
             text = quoted[1].replace("\\t", "\t")
         yield Line(number, text.strip(), label, nccl)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from busbw_analysis.data.readers.json_text import decoded
-from busbw_analysis.data.readers.lines import clean, has_prefix, without_prefix
+from busbw_analysis.data.readers.lines import GLUED, clean, has_prefix, without_prefix
 
 _SPACES: Final = str.maketrans(
     dict.fromkeys(
@@ -121,8 +121,8 @@ _OF_PROGRAM: Final = re.compile(
 )
 """In lines of programs rather than of people."""
 _COUNTED: Final = re.compile(
-    r"(?i)\b(?:\w+ )?(?:runs?|launch|trial|attempt|iteration|round|time|try|pass|job|test|repeat(?:ed)?|again)\b"
-    r" ?#?\d*(?:/\d+)?:?"
+    r"(?i)\b(?:\w+ )?(?:runs?|launch|trial|attempt|iteration|round|time|try|pass|job|test|repeat(?:ed)?|rep|again)"
+    r"(?![a-z]) ?#?\d*(?:/\d+)?:?"
 )
 """What counts launches of the same measurement: ``Run 2``, ``Second run``."""
 
@@ -389,7 +389,7 @@ def _is_row(text: str) -> bool:
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
     lines = [text for text in texts if text.strip() and _APART.search(text) is None and _FENCE.match(text) is None]
-    lines = [_OF_IPERF.sub("#", text) for text in lines]
+    lines = [GLUED.sub(" ", _OF_IPERF.sub("#", text)) for text in lines]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
