@@ -215,3 +215,18 @@ def test_labels_of_open_mpi_inside_rows_are_removed(tmp_path: Path) -> None:
 def test_averages_of_steps_are_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="output of a training program, which busbw does not read"):
         read(tmp_path, "step:1/6200 train_loss:10.9184 train_time:74701ms step_avg:nanms\n")
+
+
+def test_both_ends_of_a_connection_are_one_launch(tmp_path: Path) -> None:
+    table = (
+        "                    RDMA_Write BW Test\n Dual-port       : OFF  Device         : ib0\n"
+        " {} address: LID 0xd06 QPN 0x095f PSN 0x3c9e82 RKey 0x080359 VAddr 0x007f9fc479c000\n"
+        " {} address: LID 0xd06 QPN 0x095e PSN 0xbd024b RKey 0x080258 VAddr 0x007fe62504b000\n"
+        " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n"
+        " 8388608    20000            24056.74            24056.72   0.003007\n"
+    )
+    waits = "* Waiting for client to connect... *\n"
+    stored = read(tmp_path, table.format("local", "remote") + waits + table.format("remote", "local"))
+    assert [row.launch for row in stored.imported] == [0]
+    again = read(tmp_path, table.format("local", "remote") * 2)
+    assert [row.launch for row in again.imported] == [0, 1]

@@ -117,7 +117,7 @@ _FEWEST_WORDS: Final = 4
 _COMMENT: Final = re.compile(r"\s*#(?!#)")
 _OF_PROGRAM: Final = re.compile(
     r"\d:\d\d|[/\\]\w+/|::|\w\(\)|\b(?:INFO|DEBUG|TRACE|WARN(?:ING)?|ERROR|srun|slurm\w*|(?:mpi|torch)run|tool|log\w*)\b:?"
-    r"|(?i:\b(?:warnings?|errors?|version|loading|loaded|usage|real|user|sys)\b)"
+    r"|(?i:\b(?:warnings?|errors?|version|loading|loaded|waiting|usage|real|user|sys)\b)"
 )
 """In lines of programs rather than of people."""
 _COUNTED: Final = re.compile(
