@@ -230,3 +230,8 @@ def test_both_ends_of_a_connection_are_one_launch(tmp_path: Path) -> None:
     assert [row.launch for row in stored.imported] == [0]
     again = read(tmp_path, table.format("local", "remote") * 2)
     assert [row.launch for row in again.imported] == [0, 1]
+
+
+def test_a_heading_alone_is_where_a_job_hangs_whatever_helped(tmp_path: Path) -> None:
+    text = "Works well with `-x UCX_DC_MLX5_TM_ENABLE=n`.\n# Benchmarking Allreduce\n# #processes = 1440\n"
+    assert code_of(tmp_path, f"{text}       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]\n") == "hang"

@@ -283,7 +283,7 @@ class Draft:
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
-        if self.names and not self._notes:
+        if self.names and not self._notes.keys() - EVIDENCE:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         facts = [*self.progress.facts()]
         if "library_version" in self.facts:
