@@ -323,7 +323,8 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], int]) -> Paste:
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
     prefix = _prefix(inside or texts)
     plain = (_behind(prefix, text) for text in inside)
-    fenced = bool(fences) and is_log("\n".join(plain)) > is_log("\n".join(outside))
+    says = is_log("\n".join(plain)) if fences else 0
+    fenced = says > 0 and says > is_log("\n".join(outside))
     texts = inside if fenced else texts
     rows = [text for text in texts if _is_row(text) and "#" not in text]
     commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
