@@ -161,7 +161,7 @@ def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) ->
         "      Name    Self CPU %   Self CPU   Self CUDA   Self CUDA %    CUDA total  CUDA time avg    # of Calls",
         "[tuning] Best combine: SMs 24, NVL chunk 2, RDMA chunk 20: 44.37 GB/s (RDMA), 145.16 GB/s (NVL)",
         " Transfer 00      |  33.520 GB/s |    2.002 ms |     67108864 bytes | G0 -> GPU00:004 -> G1",
-        "Function    MBytes/sec  Min (sec)   Max         Average",
+        "Triad 11094.3 MB/s",
         "Benchmark                 Time             CPU   Iterations UserCounters...",
         "[INFO] [timer.py:189:stop] 0/40, SamplesPerSec=83.48, MemAllocated=0.26GB",
         "  1%|2   | 3/203 [00:20<19:53,  5.97s/it]",

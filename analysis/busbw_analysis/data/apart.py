@@ -2,6 +2,7 @@
 other settings. They get groups of ranks of their own in one world of all hosts, or settings of their own.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ common cases, at least so many.
 """
 _FAR_ALONE: Final = 3
 """The same factor for fewer common cases."""
+_PLACED: Final = re.compile(r"(?<!\S)(?:-N|-ppn|--?npernode|--map-by|--nodes|--ntasks-per-node)[ =]?[\w:.-]+")
+"""Options of launchers that place ranks on hosts."""
 _NO_CAPTION: Final = frozenset({""})
 """Of a table without text above, which is another one than that below a text."""
 SEVERAL_GPUS: Final = "several-gpus"
@@ -72,6 +75,7 @@ class Identity:
             settings=(
                 *(frozenset([f"{name}{version}"] if version else []) for name, version in versions),
                 options_of(table.command),
+                frozenset(_PLACED.findall(table.command or "")),
             ),
             caption=frozenset(filter(None, [table.caption])),
             layout=_layout(table),
@@ -136,14 +140,20 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
             _differing(words, [other.settings[kind] for other in same], " ", own=True)
             for kind, words in enumerate(own.settings)
         ]
-        known = zip(*(other.settings for other in same), strict=True)
-        if not any(places) and all(len({*words} - {frozenset()}) <= 1 for words in known):
-            captions = [other.caption or _NO_CAPTION for other in same]
-            settings = [_differing(own.caption or _NO_CAPTION, captions, " ")]
+        if not any(places):
+            like = [other for other in same if _may_have(own.settings, other.settings)]
+            caption = _differing(own.caption or _NO_CAPTION, [other.caption or _NO_CAPTION for other in like], " ")
+            repeats = [other for other in like if other.caption == own.caption and other.settings != own.settings]
+            settings = [caption] if caption and repeats else [*settings, caption]
         if not any((*places, *settings)) and len(same) == 2 and same[0].ranks == same[1].ranks and _far(*same):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
+
+
+def _may_have(settings: Iterable[frozenset[str]], others: Iterable[frozenset[str]]) -> bool:
+    """Whether no kind of setting that both state differs."""
+    return all(not own or not other or own == other for own, other in zip(settings, others, strict=True))
 
 
 def _layout(table: Table) -> tuple[str, ...]:

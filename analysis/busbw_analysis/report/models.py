@@ -39,8 +39,8 @@ _NAMED: Final = 2
 _HOW: Final = (
     "A model is a formula with α and β from messages between two ranks of the same run, never from the curve that it "
     "is compared with. The columns split the measured time into latency (α), bandwidth (β or, if lower, R, the rate "
-    "that the ranks of a host share; and copies in memory) and an unexplained rest. A sum above 100 %: the model predicts "
-    "more than was measured."
+    "that the ranks of a host share; and copies in memory) and an unexplained rest. A sum above 100 %: the model "
+    "predicts more than was measured."
 )
 _LEAST: Final = (
     "No algorithm can be faster than the lower bound (Chan et al. 2007), with the same α, β and R. Efficiency is the "

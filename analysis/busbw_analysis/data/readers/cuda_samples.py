@@ -15,7 +15,7 @@ from busbw_analysis.data.readers.lines import Line, number, scaled, whole
 
 SIGN: Final = re.compile(
     rb"P2P=(?:En|Dis)abled [^\n]{0,40}Matrix \(|(?:Host|Device) to (?:Host|Device) Bandwidth, \d+ Device"
-    rb"|Host/Device Bandwidth Matrix \(GB/s\)"
+    rb"|Host/Device Bandwidth Matrix \(GB/s\)|bandwidthTest-[HD]2[HD]\b"
 )
 _MATRIX: Final = re.compile(
     r"(?:(Uni|Bi)directional )?P2P=(Enabled|Disabled) (Bandwidth|Latency)(?: \(P2P (Writes|Reads)\))?"
@@ -35,6 +35,11 @@ _DEVICE: Final = re.compile(
     r", pciDomainID: ?(?P<domain>[\da-f]{1,8})"
 )
 _DEVICE_ALONE: Final = re.compile(r"Device (?P<device>\d+): (?P<name>.*\S)")
+_LINE: Final = re.compile(
+    r"bandwidthTest-([HD])2([HD])(?:-(\w+))?, Bandwidth = ([\d.]+) ([GM]B/s), .*Size = (\d+) bytes, NumDevsUsed = (\d+)"
+)
+"""A size with ``--csv`` and in shmoo mode."""
+_ENDS: Final = {"H": "Host", "D": "Device"}
 _COPIES: Final = {
     "Host to Device": ("host_to_device", "host", "GPU", 1),
     "Device to Host": ("device_to_host", "GPU", "host", 1),
@@ -74,11 +79,16 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif "Bandwidth(MB/s)" in line.text:
             draft.note("no-unit", line.number, "MB/s of versions before CUDA 10.1 are of no known number of bytes")
             title = None
+        elif (match := _LINE.search(line.text)) is not None and match[5] == "GB/s":
+            way = f"{_ENDS[match[1]]} to {_ENDS[match[2]]}"
+            _add_copy(
+                draft, line, (way, match[7]), "PAGEABLE" if match[3] == "Paged" else "", device, match[6], match[4]
+            )
         elif title is not None and columns and len(words) == len(columns) + 1:
             is_first = inside.setdefault(words[0], title) is title
             _add_row(draft, line, title, columns, words, with_inside=is_first)
         elif title is not None and title.re is _COPY and len(words) == 2 and whole(words[0]) is not None:
-            _add_copy(draft, line, title, kind, device)
+            _add_copy(draft, line, (title[1], title[2]), kind, device, *words)
 
 
 def _bus_id(parts: Mapping[str, str]) -> str | None:
@@ -135,19 +145,21 @@ def _add_directions(draft: Draft, line: Line, grind: re.Match[str], columns: lis
             )
 
 
-def _add_copy(draft: Draft, line: Line, copy: re.Match[str], kind: str, device: str) -> None:
-    """One size of a copy. Rates of several GPUs are summed; those of pageable memory are no operation of busbw."""
-    op, source, target, messages = _COPIES.get(copy[1], (None, "host", "host", 1))
-    size, rate = line.text.split()
+def _add_copy(draft: Draft, line: Line, copy: tuple[str, str], kind: str, device: str, size: str, rate: str) -> None:
+    """One size of a copy, with its way and the number of GPUs: rates of several are summed; those of pageable memory
+    are no operation of busbw.
+    """
+    way, gpus = copy
+    op, source, target, messages = _COPIES.get(way, (None, "host", "host", 1))
     draft.add(
         line.number,
         op=None if kind == "PAGEABLE" and "host" in {source, target} else op,
-        tool_op=f"{copy[1]} {kind}".strip(),
+        tool_op=f"{way} {kind}".strip(),
         source=source.replace("GPU", f"GPU {device}"),
         target=target.replace("GPU", f"GPU {device}"),
         tool_size_bytes=whole(size),
         tool_size_is="S",
         rate=scaled(number(rate), 1e9),
         messages=messages,
-        statistic="mean" if copy[2] == "1" else "sum",
+        statistic="mean" if gpus == "1" else "sum",
     )

@@ -283,12 +283,13 @@ class Draft:
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
-        if self.names and not self._notes:
+        if self.names and not self._notes.keys() - EVIDENCE:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         facts = [*self.progress.facts()]
         if "library_version" in self.facts:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
-        end = self.progress.end()
+        of_people = self.tool == "table" and self.progress.phase is None
+        end = None if of_people else self.progress.end()
         if end is not None and self.progress.hangs:
             message = f"a log of {self.tool} without results: {end.answer}"
             error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)

@@ -19,7 +19,7 @@ _ALIASES: Final = {
     "root": "",
     "time": "t latency lat duration elapsed elapsedtime runtime",
     "algbw": "algobw algorithmbw algbandwidth algobandwidth algorithmbandwidth algorithmicbandwidth",
-    "busbw": "busbandwidth",
+    "busbw": "busbandwidth nwbw",
     "rate": "",
     "bandwidth": "bw throughput tput speed",
     "op": "operation collective collectiveoperation name primitive",

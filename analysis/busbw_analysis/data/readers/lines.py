@@ -35,6 +35,8 @@ _DTYPES: Final = {
     "char": "int8",
     "byte": "uint8",
     "int": "int32",
+    "32-bit": "int32",
+    "64-bit": "int64",
     "f8e4m3": "float8_e4m3",
     "fp8_e4m3": "float8_e4m3",
     "f8e5m2": "float8_e5m2",
@@ -75,8 +77,8 @@ _MOST_HOSTS: Final = 1 << 12
 _SUFFIX: Final = re.compile(r"(?:(?:test)?perf(?:mpi)?|test|block|base)$")
 _QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
 """A line as item of a JSON list, which is how Ansible shows the output of a command."""
-_GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
-"""The label of a rank inside a row: ``-1[0]     42.1``."""
+GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}(?:,\d{1,7}\]<std(?:out|err)>:|\])(?=\s|$)")
+"""The label of a rank inside a row: ``-1[0]     42.1``, ``-1[1,0]<stdout>:    42.1``."""
 
 
 HOSTS: Final = re.compile(
@@ -87,8 +89,18 @@ _RANKS_GIVEN: Final = re.compile(r"(?<!\S)--?(?:np?|n?per(?:node|socket)|N)(?![\
 """Options of Open MPI that say how many ranks there are, or are in each node."""
 
 
+_OF_NODES: Final = re.compile(
+    r"\bsrun\b(?=.* (?:-N ?|--nodes[= ])(\d{1,6})(?![\w-]))(?=.* --ntasks-per-node[= ](\d{1,6})\b)"
+)
+"""Nodes that Slurm gives a command, and its ranks on each."""
+
+
 def slots(text: str) -> int | None:
-    """The slots of all hosts of a command of Open MPI, which starts a rank in each; None: not given, or other ranks."""
+    """The slots of all hosts of a command of Open MPI, which starts a rank in each, or the tasks of one of Slurm; None:
+    not given, or other ranks.
+    """
+    if (of_nodes := _OF_NODES.search(text)) is not None:
+        return int(of_nodes[1]) * int(of_nodes[2])
     named = HOSTS.search(text) if _RANKS_GIVEN.search(text) is None else None
     counts = [] if named is None or "mpirun" not in text else [host.partition(":")[2] for host in named[1].split(",")]
     return sum(map(int, counts)) if counts and all(counts) else None
@@ -126,8 +138,8 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         while (prefix := _PREFIX.match(text)) is not None:
             label = prefix["tagged"] or prefix["rank"] or label
             text = text[prefix.end() :]
-        if label is not None and f"[{label}]" in text:
-            text = _GLUED.sub(" ", text)
+        if label is not None and f"{label}]" in text:
+            text = GLUED.sub(" ", text)
         if (quoted := _QUOTED.fullmatch(text)) is not None:
             text = quoted[1].replace("\\t", "\t")
         yield Line(number, text.strip(), label, nccl)

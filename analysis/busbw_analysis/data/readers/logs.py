@@ -209,7 +209,7 @@ _UNREAD: Final = (
         rb"MIGRATED [A-Z]+ [\w/ ]{2,40} TEST from ",
         "run it without -o, -O and -k, or write a table of op, ranks, size and time_us",
     ),
-    ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
+    ("fio", rb'(?m)^fio-\d|\bIOPS=\S+, BW=|"fio version"', "busbw run --op storage_write measures the same"),
     (
         "gdsio",
         rb"Throughput: [\d.]+ GiB/sec,? Avg_Latency: ",
@@ -252,7 +252,7 @@ _UNREAD: Final = (
     ("TransferBench", rb"SRC\+EXE\\DST|Transfer \d+ +\|", "busbw run --op peer_copy,host_to_device measures the same"),
     (
         "a STREAM program",
-        rb"(?m)^Function +MBytes/sec|^Triad +[\d.]+ MB/s",
+        rb"(?m)^Triad +[\d.]+ MB/s",
         "busbw run --op stream_triad measures the same",
     ),
     ("Google Benchmark", rb"Benchmark +Time +CPU +Iterations", "write a table of sizes and times"),
@@ -270,7 +270,7 @@ _UNREAD: Final = (
     ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
     (
         "a training program",
-        rb"\d(?:it/s|s/it)\b|train_speed\(iter/s\)|'train_runtime'|_microstep: \d",
+        rb"\d(?:it/s|s/it)\b|train_speed\(iter|'train_runtime'|\btrain_\w+_per_second +=|\bstep_avg:|_microstep: \d",
         "these are averages or parts of steps; print the time of each step, such as step: 1, loss: 2.1, time: 250.0 ms",
     ),
 )
@@ -376,8 +376,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     goes_on = reader is _FAILURE and training.SIGN.search(failures.after_restarts(head)) is not None
     if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
         raise _of_training(name, file)
-    unread = _unread(name, head)
-    if reader in {None, _HARDWARE} and unread is not None:
+    unread = _unread(name, head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head)
+    if reader in {None, _HARDWARE, _MESSAGES} and unread is not None:
         raise unread
     if reader is None:
         raise LogError(
@@ -496,8 +496,8 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
     common |= {text for text in chain(*above[1:]) if all(text in lines for lines in above_or_below)}
     captions: list[str | None] = []
     for lines in above:
-        own = [text for text in lines if text not in common or len(tables) == 1]
-        captions.append(own[-1] if own else captions[-1] if captions else None)
+        left = [text for text in lines if text not in common or len(tables) == 1]
+        captions.append(left[-1] if left else captions[-1] if captions else None)
     cases = [
         {
             (row.tool_op, row.op, row.tool_size_bytes, row.dtype, row.in_place, row.source, row.target)
@@ -507,7 +507,9 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
     ]
     for table, lines, caption, measured in zip(tables, above, captions, cases, strict=True):
         rivals = {other for other, theirs in zip(captions, cases, strict=True) if measured & theirs}
-        shown = caption if caption and (fenced or len(rivals) > 1) else table.caption
+        own = caption if caption and (fenced or len(rivals) > 1) else None
+        shared = table.caption is not None and len(set(captions)) == 1
+        shown = " ".join(filter(None, (None if shared else own, table.caption))) or None
         lacks = any(row.ranks is None for row in table.rows)
         yield msgspec.structs.replace(table, caption=shown, said=said([*lines, caption or ""]) if lacks else None)
 
@@ -547,8 +549,12 @@ def _unpasted(pasted: paste.Paste, head: bytes) -> bytes:
     return "\n".join(pasted.lines(_texts(head))).encode()
 
 
-def _is_log(text: str) -> bool:
-    return recognise(text.encode()) not in {None, _FAILURE} or training.SIGN.search(text.encode()) is not None
+def _is_log(text: str) -> int:
+    """Whether a text is a log; 2 for one of a tool that prose cannot be taken for."""
+    reader = recognise(text.encode())
+    if reader not in {_TABLE, *_BEFORE_STEPS}:
+        return 2
+    return int(reader not in {None, _FAILURE} or training.SIGN.search(text.encode()) is not None)
 
 
 def _lines(file: IO[bytes], notes: list[LogNote]) -> Iterator[str]:

@@ -6,12 +6,16 @@ and ROCm/rccl-tests. A row is printed in several parts; NCCL and the launcher pr
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import HOSTS, RATES, SECONDS, Line, number, rest, scaled, verdict, whole
+from busbw_analysis.data.readers.log import Place
 from busbw_analysis.data.readers.progress import FIRST_CALL, SET_UP
 
 SIGN: Final = re.compile(
@@ -99,6 +103,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         of = f" {listed} of {reader.started}" if reader.started else ""
         draft.note("list-cut", reader.torn or draft.line, f"the paste ends in the list of{of} ranks: add what follows")
     if not draft.tables and reader.summary:
+        draft.progress.phase = None  # the rows were left out of the paste
         draft.note("not-a-number", reader.summary, "only its summary is there, an average of all sizes: add the rows")
 
 
@@ -379,23 +384,37 @@ class _Reader:
             if self.started is not None:
                 self.draft.facts.setdefault("ranks", self.started)
             return
+        listed = len(places)
         groups = Counter(place.group for place in places)
         sizes = set(groups.values())
         last = max(place.rank or 0 for place in places) + 1
         ranks: int | None = max(last, self.per_process)
         if self.per_process == ranks:
             self.draft.facts["hosts"] = 1
-        if len(places) != ranks:
-            self.draft.note("shortened", self.draft.line, f"{len(places)} of at least {ranks} ranks are listed")
+        places[:] = _between(places)
+        if listed != ranks:
+            self.draft.note("shortened", self.draft.line, f"{listed} of at least {ranks} ranks are listed")
         if len(groups) > 1:
             self.draft.facts["groups"] = len(groups)
-            ranks = sizes.pop() if len(sizes) == 1 and len(places) == ranks else None
+            ranks = sizes.pop() if len(sizes) == 1 and listed == ranks else None
         self.draft.facts["ranks"] = ranks
 
     def _interleaved(self, line: int, why: str) -> None:
         message = f"{self.draft.source}:{line}: {why}: output of several jobs, or of ranks without MPI, is mixed"
         message += ": build nccl-tests with MPI=1, or give each job a file"
         raise LogError(message, code="interleaved-logs")
+
+
+def _between(places: list[Place]) -> Iterator[Place]:
+    """The places with those that a paste leaves out between the first and last device of a host."""
+    yield from places[:1]
+    for first, last in pairwise(places):
+        lacking = (last.rank or 0) - (first.rank or 0)
+        if first.host == last.host and first.name == last.name and lacking == (last.device or 0) - (first.device or 0):
+            between = replace(first, pid=None, bus_id=None)
+            for more in range(1, lacking):
+                yield replace(between, rank=(first.rank or 0) + more, device=(first.device or 0) + more)
+        yield last
 
 
 def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from busbw_analysis.data.readers.json_text import decoded
-from busbw_analysis.data.readers.lines import clean, has_prefix, without_prefix
+from busbw_analysis.data.readers.lines import GLUED, clean, has_prefix, without_prefix
 
 _SPACES: Final = str.maketrans(
     dict.fromkeys(
@@ -101,6 +101,8 @@ _SETTING: Final = re.compile(
     r"([A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}(?:[ ,;]+[A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}){0,8})\s*"
 )
 """Variables alone in a line."""
+_EXPORT: Final = re.compile(r"\s*(?:[$#>]\s?)?export ")
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z\d_]{3,63}=\S+")
 _LOADED: Final = re.compile(
     r"\s*(?:\S{0,40}[$#>%]\s)?"
     r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate) \S[^;&|]{0,60}?)\s*"
@@ -115,12 +117,12 @@ _FEWEST_WORDS: Final = 4
 _COMMENT: Final = re.compile(r"\s*#(?!#)")
 _OF_PROGRAM: Final = re.compile(
     r"\d:\d\d|[/\\]\w+/|::|\w\(\)|\b(?:INFO|DEBUG|TRACE|WARN(?:ING)?|ERROR|srun|slurm\w*|(?:mpi|torch)run|tool|log\w*)\b:?"
-    r"|(?i:\b(?:warnings?|errors?|version|loading|loaded|usage|real|user|sys)\b)"
+    r"|(?i:\b(?:warnings?|errors?|version|loading|loaded|waiting|usage|real|user|sys)\b)"
 )
 """In lines of programs rather than of people."""
 _COUNTED: Final = re.compile(
-    r"(?i)\b(?:\w+ )?(?:runs?|launch|trial|attempt|iteration|round|time|try|pass|job|test|repeat(?:ed)?|again)\b"
-    r" ?#?\d*(?:/\d+)?:?"
+    r"(?i)\b(?:\w+ )?(?:runs?|launch|trial|attempt|iteration|round|time|try|pass|job|test|repeat(?:ed)?|rep|again)"
+    r"(?![a-z]) ?#?\d*(?:/\d+)?:?"
 )
 """What counts launches of the same measurement: ``Run 2``, ``Second run``."""
 
@@ -158,7 +160,7 @@ def as_line(text: str) -> str:
     return text
 
 
-def of_json(text: str, is_log: Callable[[str], bool]) -> str | None:
+def of_json(text: str, is_log: Callable[[str], int]) -> str | None:
     """The log that is a string somewhere in a JSON document, or in parts in the objects of JSON lines; None if there is
     none.
 
@@ -172,7 +174,7 @@ def of_json(text: str, is_log: Callable[[str], bool]) -> str | None:
         return None
 
 
-def of_json_lines(lines: Sequence[str], is_log: Callable[[str], bool]) -> str | None:
+def of_json_lines(lines: Sequence[str], is_log: Callable[[str], int]) -> str | None:
     """The log whose lines are the values of one key of objects, one object a line; None if there is none."""
     objects = [value for line in lines if (value := _object(line)) is not None]
     if len(objects) < max(2, _SHARE * len(lines)):
@@ -231,7 +233,7 @@ class Paste:
 
         around: gets the lines of the text around the fences, by number from 1
         """
-        inside = False
+        inside, exported = False, dict[str, str]()
         texts = (_unquoted(as_line(line)) if self.quoted else as_line(line) for line in lines)
         for number, text in enumerate(_joined(texts, self.width), 1):
             fence = self.fenced and _FENCE.match(text) is not None
@@ -242,7 +244,7 @@ class Paste:
                 and not fence
                 and (caption := _caption(text) if outside else _title(text, of_people=not self.fenced))
             ):
-                around[number] = caption
+                around[number] = _with_exported(exported, text, caption)
             yield "" if fence or outside else self._plain(text)
 
     def _plain(self, text: str) -> str:
@@ -256,6 +258,16 @@ def _caption(text: str) -> str:
     """The last sentence of a line around a fence, without tags, marks and what counts launches."""
     last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1]
     return _COUNTED.sub("", last).strip(_MARKS)[:LONGEST_CAPTION]
+
+
+def _with_exported(exported: dict[str, str], text: str, caption: str) -> str:
+    """A caption, or for a line that exports variables all that are ``exported`` so far, the last ones first."""
+    if _EXPORT.match(text) is None:
+        return caption
+    for setting in _VARIABLE.findall(caption):
+        exported.pop(name := setting.partition("=")[0], None)
+        exported[name] = setting
+    return " ".join(reversed(exported.values()))[:LONGEST_CAPTION]
 
 
 def _title(text: str, *, of_people: bool) -> str:
@@ -294,10 +306,10 @@ def _behind(prefix: re.Pattern[str] | None, text: str) -> str:
     return text if match is None else match.string[match.end() :]
 
 
-def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
+def recognised(lines: Sequence[str], is_log: Callable[[str], int]) -> Paste:
     """What the first ``lines`` show of a paste.
 
-    is_log: whether a text is a log that a reader recognises
+    is_log: whether a text is a log that a reader recognises; more than 1 if prose cannot be taken for one
     """
     texts = [as_line(line) for line in lines[:_MOST_LINES]]
     quoted = all(_QUOTED.match(text) is not None for text in texts if text.strip())
@@ -311,7 +323,8 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
     prefix = _prefix(inside or texts)
     plain = (_behind(prefix, text) for text in inside)
-    fenced = bool(fences) and is_log("\n".join(plain)) and not is_log("\n".join(outside))
+    says = is_log("\n".join(plain)) if fences else 0
+    fenced = says > 0 and says > is_log("\n".join(outside))
     texts = inside if fenced else texts
     rows = [text for text in texts if _is_row(text) and "#" not in text]
     commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
@@ -326,12 +339,12 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     )
 
 
-def _is_bare(texts: Sequence[str], is_log: Callable[[str], bool]) -> bool:
+def _is_bare(texts: Sequence[str], is_log: Callable[[str], int]) -> bool:
     """Whether a log is recognised only without the prefixes of launchers, which all name the same rank and host."""
     rows = [line for line in clean(texts) if _is_row(line.text)]
     before = ((line.label, texts[line.number - 1].rstrip().removesuffix(line.text)) for line in rows)
     named = {(label, *_NAME.findall(prefix)) for label, prefix in before}
-    return len(named) == 1 and not is_log("\n".join(texts)) and is_log("\n".join(map(without_prefix, texts)))
+    return len(named) == 1 and is_log("\n".join(texts)) == 0 < is_log("\n".join(map(without_prefix, texts)))
 
 
 def _width(texts: Sequence[str]) -> int | None:
@@ -377,7 +390,7 @@ def _is_row(text: str) -> bool:
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
     lines = [text for text in texts if text.strip() and _APART.search(text) is None and _FENCE.match(text) is None]
-    lines = [_OF_IPERF.sub("#", text) for text in lines]
+    lines = [GLUED.sub(" ", _OF_IPERF.sub("#", text)) for text in lines]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:

@@ -48,6 +48,8 @@ _PHASES: Final = (
     ),
 )
 """What lines begin that stand above the table; of a server, which prints no rows in some versions."""
+_ADDRESS: Final = re.compile(r"(local|remote) address: .*?(QPN \w+ PSN \w+)")
+"""An end of a connection, which both ends print."""
 _UNIT_FITS: Final = 0.02
 _UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
 _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
@@ -58,7 +60,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     test: dict[str, Any] = {}
     untitled, place = _UNTITLED, dict[str, Any]()
     device: str | None = None
-    for line in _reached(draft, draft.scan(lines)):
+    for line in _once(draft, _reached(draft, draft.scan(lines))):
         words = line.text.split()
         untitled = _of_command(line.text) or untitled
         if (match := _TITLE.match(line.text)) is not None:
@@ -94,6 +96,24 @@ def _reached(draft: Draft, lines: Iterable[Line]) -> Iterator[Line]:
             if begins.startswith(phase.sign):
                 draft.progress.reach(line.number, phase, line.text)
         yield line
+
+
+def _once(draft: Draft, lines: Iterable[Line]) -> Iterator[Line]:
+    """The ``lines`` without the rows that the other end of a connection prints again."""
+    ends: dict[str, list[str]] = {"local": [], "remote": []}
+    known: list[list[list[str]]] = []
+    is_known = False
+    for line in lines:
+        if (match := _ADDRESS.search(line.text)) is not None:
+            ends[match[1]].append(match[2])
+        elif line.text.startswith("#bytes"):
+            is_known = [ends["remote"], ends["local"]] in known
+            known += [[ends["local"], ends["remote"]]] if ends["local"] else []
+            ends = {"local": [], "remote": []}
+        if is_known and line.text[:1].isdecimal():
+            draft.note("repeated-header", line.number, "the rows of the other end of a connection are not read again")
+        else:
+            yield line
 
 
 def read_json(draft: Draft, lines: Iterable[str]) -> None:

@@ -95,6 +95,9 @@ _HANGS: Final = re.compile(
     r"|(?<!-)time[sd]? ?out)\b(?! ?[=(:]| -+\w| \d+[smhd]? )|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
+_NO_HANG: Final = re.compile(
+    r"(?i)\b(?:no|not|never|without)\b[^.;:]{0,30}\b(?:or|nor|any|a|and) (?:hang|deadlock|time-?out)s?\b"
+)
 
 
 _FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
@@ -201,7 +204,8 @@ class Progress:
 
     def hear(self, number: int, text: str) -> None:
         """Note a line of a person who says that the job hangs."""
-        if self._reported is None and _HANGS.search(text) is not None and _APART.search(text) is None:
+        other = _APART.search(text) or _NO_HANG.search(text)
+        if self._reported is None and _HANGS.search(text) is not None and other is None:
             self._reported = number
 
     def fail(self, number: int, text: str) -> None:

@@ -105,10 +105,10 @@ class Units:
         """The number of a cell in base units; None if it has none, or, which is noted, no known unit."""
         entry, number = self._columns[at], amount(cell, whole=False)
         name, heading = entry.name or "", repr(entry.heading[:80])
-        if number is None and entry.factors:
+        if number is None:
             return None
-        known = factors(name, number.unit) if number is not None and number.unit else entry.factors
-        if not known and self._usual and number is not None and not number.unit:
+        known = factors(name, number.unit) if number.unit else entry.factors
+        if not known and self._usual and not number.unit:
             known = (_USUAL.get(name, _USUAL_RATE),)
         meaning = self._rate_meaning if entry.factors == self._like_algbw else None
         if not known:
@@ -116,7 +116,7 @@ class Units:
             self._notes[f"the heading {heading} has no known unit: write it as {example!r}"] = "no-unit"
         elif len(known) > 1 and meaning is None:
             self._notes[f"rates below {heading} may be bytes or bits: write GB/s or Gb/s"] = "ambiguous-heading"
-        elif number is not None:
+        else:
             return scaled(number.value, known[min(meaning or 0, len(known) - 1)])
         return None
 

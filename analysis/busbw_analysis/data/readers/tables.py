@@ -19,6 +19,7 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, factors, size_of, variant
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named, verdict, whole
+from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
@@ -228,7 +229,8 @@ def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
         if None in columns and by == " ":
             continue
         results = columns & RESULTS if "size" in columns else columns & {"algbw", "busbw"} if by.strip() else None
-        if 1 < len(names) <= _MOST_COLUMNS and results and ("size" in columns or any(map(_is_rate, known))):
+        stated = "size" in columns or by == "|" or any(map(_is_rate, known))  # else by its cells
+        if 1 < len(names) <= _MOST_COLUMNS and results and stated:
             return split, tuple(names)
     return None
 
@@ -345,12 +347,22 @@ class Table:
 
     def take_units(self, line: str) -> bool:
         """Take a second line of headings that has only units, which the headings above get; return whether it was."""
-        cells = [] if self.rows or self.split in _ALIGNED else self.split(line)
+        is_aligned = self.split in _ALIGNED
+        cells = [] if self.rows else self._in_order(line) if is_aligned else self.split(line)
         if len(cells) != len(self.header) or not all(_UNIT.fullmatch(cell) for cell in cells):
             return False
         joined = [f"{heading} {cell}" for heading, cell in zip(self.header, cells, strict=True)]
         self.columns = [column(heading)._replace(heading=old) for heading, old in zip(joined, self.header, strict=True)]
         return any(cells)
+
+    def _in_order(self, line: str) -> list[str]:
+        """The units of a line below aligned headings, each below the next heading that may have it; [] for another."""
+        cells, left = [], line.lstrip("# ").split()
+        for heading in self.header:
+            name, unit = column(heading).name or "", left[0].strip("()[]") if left else ""
+            fits = factors(name, unit) or (name == "count" and unit in {"elements", "elems"})
+            cells.append(left.pop(0) if fits else "")
+        return [] if left else cells
 
     def end(self) -> None:
         """Add all rows to the draft, or a note that says why their numbers are not known."""
@@ -369,6 +381,7 @@ class Table:
         units = Units(self.columns, rows, groups[0].at, factor, blocks=blocks, usual=self.rccl)
         self._check_facts(groups[0], units)
         self.keys = [] if self.rccl or _OF_BUSBW.issubset(self.header) else self._keys()
+        self.draft.facts["caption"] = self._shared()
         for number, cells in self.rows if units.size_is_known else ():
             for group in groups:
                 self._add(number, cells, group, units)
@@ -421,6 +434,13 @@ class Table:
             if differ and is_key and _REPEATS.search(self.header[at]) is None:
                 keys.append(at)
         return sorted(keys)
+
+    def _shared(self) -> str | None:
+        """The word below an unknown heading before the results that is the same in all rows, by which tables differ."""
+        first = min(at for at, entry in enumerate(self.columns) if entry.name in RESULTS)
+        unknown = (at for at, entry in enumerate(self.columns[:first]) if entry.name is None)
+        words = ({cells[at] for _, cells in self.rows} for at in unknown)
+        return " ".join(word for own in words if len(own) == 1 and _is_word(word := min(own)))[:LONGEST_CAPTION] or None
 
     def _factors(self) -> tuple[float | None, int]:
         """busbw over algbw by the only operation of the rows and the ranks above the table (None: unknown), and how
@@ -490,7 +510,7 @@ class Table:
         if ours := _OF_BUSBW.issubset(row) and row["mode"] in get_args(Mode):
             row = {heading: from_cell(cell) for heading, cell in row.items()}
             cells = [from_cell(cell) for cell in cells]
-        values, others = self._values(cells, group, units)
+        values, others = self._values(number, cells, group, units)
         of_heading = size_of(group.variant or "")
         values["size"] = values["size"] or of_heading or self.facts.get("size")
         told = [at for at in self.keys if cells[at]]
@@ -534,7 +554,9 @@ class Table:
             **fields,
         )
 
-    def _values(self, cells: list[str], group: _Group, units: Units) -> tuple[dict[str, Any], dict[str, float | str]]:
+    def _values(
+        self, number: int, cells: list[str], group: _Group, units: Units
+    ) -> tuple[dict[str, Any], dict[str, float | str]]:
         """The cells of a row by what they are, results in base units, and the cells of other columns."""
         values: dict[str, Any] = {"size": units.sized(cells)}
         others: dict[str, float | str] = {}
@@ -542,6 +564,8 @@ class Table:
             name = entry.name
             if at in group.at.values() and name in RESULTS:
                 values[name or ""] = units.rate_or_time(at, cell)
+                if values[name or ""] is None and amount(cell, whole=False) is None and any(map(str.isdecimal, cell)):
+                    self.draft.note("not-a-number", number, f"{cell[:40]!r} is no plain number such as 56 GB/s")
                 used = values[name or ""] is not None and (name != "bandwidth" or len(group.at) == 1)
             elif at in group.all_at and at not in group.at.values():
                 continue

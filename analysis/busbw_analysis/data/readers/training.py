@@ -30,6 +30,7 @@ _FIRST: Final = re.compile(r"^\s*([Ss]teps?|[Ii]ter(?:ation)?):")
 """Which looks like the prefix of a launcher before a step."""
 _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("Megatron-LM", r"\biteration\s+(\d+)/", rf"elapsed time per iteration \(ms\): *{_REAL}", "s", 1e-3),
+    ("Megatron-LM", r"\biteration\s+(\d+)/", rf"elapsed time per iteration \(s\): *{_REAL}", "s", 1.0),
     ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
     ("MaxText", r"\bcompleted step: *(\d+)", rf"\bseconds: *{_REAL}", "s", 1.0),
     ("torchtitan", r"\bstep[:=] *(\d+)", rf"\b[tw]ps: *{_REAL}", "tokens/s", 1.0),
@@ -125,7 +126,7 @@ _MESH: Final = re.compile(r"device mesh with (?:parallelism: )?(.+)")
 _OF_MESH: Final = re.compile(r"(\w+)=(\d+)")
 _NAME, _DEGREE = re.compile(r"'(\w+)'"), re.compile(r"\b(\d+)\b")
 SIGN: Final = re.compile(
-    rb"elapsed time per iteration \(ms\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
+    rb"elapsed time per iteration \(m?s\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
     rb"|\bstep: *\d+ .*\b[tw]ps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
     rb"|\bstep +\d+ *\|.*\bdt: *[\d.]+ms|\bsteps: *\d+ .*\biter time \(s\): *\d|global step *\d+: .*sec/step\)"
     rb"|(?i:\b(?:step|iter|iteration)[:= ]{1,3}\d+\b[^\n]{1,199}\bloss\b[^\n]{1,199}"
