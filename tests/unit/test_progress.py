@@ -184,6 +184,10 @@ EXAMPLES: Final = (
     ("Unable to determine the device handle for GPU0000:03:00.0: Unknown Error", "job-failed", "GPU0000:03:00.0"),
     ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "job-failed", "amd-smi"),
     ("NVRM: Xid (PCI:0000:dc:00): 31, pid=18, name=python3", "job-failed", "compute-sanitizer"),
+    # kubeflow/mpi-operator#152, openucx/ucc#284
+    ("  Remote daemon: [[43015,0],20] on node worker-19", "job-failed", "worker-19"),
+    ("[dgx1:3:0] tl_cuda_cache.c:231  UCC  ERROR ipc-cache: failed to open ipc mem handle", "job-failed", "ipc-cache"),
+    ("[jazz13:00000] *** An error occurred in MPI_Win_post", "job-failed", "MPI_Win_post"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
 
@@ -248,6 +252,7 @@ SAMPLES: Final = (
         "failed to bind to [::]:29500 (errno: 98 - Address already in use)",
         "failed to listen on [::]:29500 (EADDRINUSE)",
         "EADDRINUSE",
+        "RuntimeError: Address already in use",
     ),
     ("RendezvousTimeoutError", "RendezvousConnectionError", "Rendezvous timed out", "The rendezvous has failed"),
     (
@@ -290,7 +295,7 @@ SAMPLES: Final = (
     ),
     ("OFI addrinfo() failed", "OFI fi_getinfo() failed"),
     ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
-    ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "Call to ibv_reg_mr failed"),
+    ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "UCX  ERROR ibv_reg_mr(address=1) failed: Bad"),
     ("async event : port error", "Async fatal event on device : device fatal", "async event: QP catastrophic error"),
     (
         "Port number 1 state is Down",
@@ -368,7 +373,7 @@ SAMPLES: Final = (
         "tasks 0-3,5: Out Of Memory",
     ),
     ("exitcode: -7", "(exitcode: -7)", "Signal 7", "signal 7", "Bus error"),
-    ("peer access is not supported", "peer mapping resources exhausted"),
+    ("peer access is not supported", "cudaErrorPeerAccessUnsupported", "peer mapping resources exhausted"),
     ("Got completion from peer with status=9", "Got completion with error 10", "event : local access violation"),
     (
         "Got completion with error 12",
@@ -417,6 +422,8 @@ SAMPLES: Final = (
         "remote process exited or there was a network error",
         "Connection closed by remote peer",
         "OFI poll failed (x.c:1: UNDELIVERABLE)",
+        "NCCL WARN Call to recv failed : Connection reset by peer",
+        "misc/socket.cc:47 -> 6",
     ),
     ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",),
     (
@@ -426,14 +433,22 @@ SAMPLES: Final = (
         "failed to extend /dev/shm",
     ),
     ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
-    ("unhandled system error", "ncclSystemError"),
-    ("unhandled cuda error", "ncclUnhandledCudaError"),
-    ("ncclInternalError", "internal error - please report", "internal error, NCCL version"),
-    ("ncclInvalidUsage", "invalid usage, NCCL version", "ncclInvalidArgument", "invalid argument, NCCL version"),
+    ("unhandled system error", "ncclSystemError", "bootstrap.cc:270 -> 2"),
+    ("unhandled cuda error", "ncclUnhandledCudaError", "init.cc:1501 -> 1"),
+    ("ncclInternalError", "internal error - please report", "internal error, NCCL version", "init.cc:15 -> 3"),
+    (
+        "ncclInvalidUsage",
+        "invalid usage, NCCL version",
+        "ncclInvalidArgument",
+        "invalid argument, NCCL version",
+        "init.cc:1 -> 4",
+        "init.cc:1 -> 5",
+    ),
     (
         "Signal: Segmentation fault",
         "Caught error: Segmentation fault",
         "exited on signal 11",
+        "Caught signal 11 (Segmentation fault: address not mapped",
         "exitcode: -11",
         "=   EXIT CODE: 139",
     ),
@@ -444,6 +459,11 @@ SAMPLES: Final = (
     ),
     ("Not enough slots available", "not enough slots available"),
     (
+        "ORTE has lost communication with a remote daemon",
+        "PRTE has lost communication with a remote daemon",
+        "  Remote daemon: [[43015,0],20] on node worker-19",
+    ),
+    (
         "ORTE was unable to",
         "PRTE was unable to",
         "ORTE daemon has",
@@ -453,8 +473,11 @@ SAMPLES: Final = (
         "ssh: connect to host",
         "ssh exited with exit code 255",
         "could not access or execute an executable",
+        "/bin/bash: line 1: /usr/sbin/sshd: No such file or directory",
+        "bash: sshd: not found",
+        "Command 'ssh -o PasswordAuthentication=no 10.0.0.1 hostname' returned non-zero exit status 255.",
     ),
-    ("error while loading shared libraries: libmpi.so.40:",),
+    ("error while loading shared libraries: libmpi.so.40:", "Failed to load NCCL library from libnccl.so.2 ."),
     ("Couldn't connect to node1", "Unable to init the socket connection", "Unable to open the socket connection"),
     (
         "Couldn't allocate MR",
@@ -480,6 +503,8 @@ SAMPLES: Final = (
         "The actor is dead because",
         "A worker died or was killed while executing a task",
     ),
+    ("UCC  ERROR ipc-cache: failed to open ipc mem handle",),
+    ("*** An error occurred in MPI_Win_post", "Fatal error in PMPI_Init_thread: ", "Fatal error in internal_Isend"),
     ("BAD TERMINATION OF ONE OF YOUR",),
     ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid"),
 )

@@ -319,6 +319,7 @@ _IN_THE_LOG: Final = {
         "remedy": "try it here",
         "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
         "no-iommu-pt": "start the kernel with iommu=pt",
+        "not-set": "set it (mpirun -x)",
         "choice-forced": _UNSET,
         "few-channels": _UNSET,
     },

@@ -46,7 +46,7 @@ _TRY_PORT: Final = "start all ranks, and try the port from another host (nc -zv 
 _GLOO_NAME: Final = "set GLOO_SOCKET_IFNAME to one interface that is UP on every host (ip -br addr; busbw doctor)"
 _WARN: Final = "run it again with NCCL_DEBUG=WARN, which prints the call that failed"
 _NO_MEMORY: Final = Failure(
-    r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
+    r"Call to (ibv_(?:create|alloc|reg)_\w+) failed|UCX  ERROR (ibv_reg_\w+)\(.{1,200}\) failed",
     _CONNECT,
     "a NIC gets no memory ({})",
     "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
@@ -72,7 +72,7 @@ FAILURES: Final = (
     Failure(
         r"pair\.cc:\d+\] connect \S{1,64}:\d+: (Connection refused|No route to host|Connection timed out)"
         r"|connectFullMesh failed with .{0,200}?(no error|SO_ERROR: [\w ]{1,40}|timed out[\w ]{0,40})"
-        r"|Gloo (connectFullMesh) failed",
+        r"|Gloo (connectFullMesh) f",
         _CONNECT,
         "Gloo does not reach another rank ({})",
         "hosts tell each other an address that others do not reach (127.0.0.1 behind the name of the host, docker0), a "
@@ -124,7 +124,8 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"failed to (?:bind|listen).{0,200}(?:EADDRINUSE|[Aa]ddress already in use)|(?<!\w)EADDRINUSE(?!\w)",
+        r"failed to (?:bind|listen).{0,200}(?:EADDRINUSE|[Aa]ddress already in use)|(?<!\w)EADDRINUSE(?!\w)"
+        r"|RuntimeError: Address already in use",
         _MEET,
         "the port of rank 0 is in use",
         "another job, or a process left of the last one",
@@ -437,7 +438,7 @@ FAILURES: Final = (
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
-        r"(peer access is not supported|peer mapping resources exhausted)",
+        r"(peer access is not supported|PeerAccessUnsupported|peer mapping resources exhausted)",
         _CONNECT,
         "GPUs do not reach each other's memory ({})",
         "models without peer access, an IOMMU or ACS between them, or more than eight peers",
@@ -514,7 +515,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer"
-        r"|OFI poll failed",
+        r"|OFI poll failed|NCCL WARN .{0,99}Connection reset by peer|\.cc:\d+ -> 6\b",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -543,7 +544,7 @@ FAILURES: Final = (
         "look at its log, " + _WARN,
     ),
     Failure(
-        r"unhandled system error|ncclSystemError",
+        r"unhandled system error|ncclSystemError|\.cc:\d+ -> 2\b",
         _CONNECT,
         "a call to the system failed in NCCL",
         "too little shared memory (docker run --shm-size, --ipc=host), a missing interface or NIC, a firewall, too "
@@ -551,14 +552,14 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"unhandled cuda error|ncclUnhandledCudaError",
+        r"unhandled cuda error|ncclUnhandledCudaError|\.cc:\d+ -> 1\b",
         "",
         "a call of CUDA failed in NCCL",
         "NCCL built for another CUDA or GPU, a full GPU, a kernel that failed before, nvidia-fabricmanager not running",
         _WARN,
     ),
     Failure(
-        r"ncclInternalError|internal error - please report|internal error, NCCL version",
+        r"ncclInternalError|internal error - please report|internal error, NCCL version|\.cc:\d+ -> 3\b",
         "",
         "NCCL met a state that it does not expect",
         "another rank that ended, other versions of NCCL on other hosts, a topology that it does not know",
@@ -566,14 +567,15 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version",
+        r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version"
+        r"|\.cc:\d+ -> [45]\b",
         "",
         "NCCL was called wrongly",
         "two ranks on one GPU, other versions of NCCL on other hosts, ranks that make other calls",
         _WARN,
     ),
     Failure(
-        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11"
+        r"(?:Signal|Caught error): (Segmentation fault)|(?:exited on|Caught) signal 11\b|exitcode ?: -11"
         r"|= +(?:EXIT CODE|KILLED BY SIGNAL): +(?:11|139)\b",
         "",
         "a process crashed (segmentation fault)",
@@ -596,16 +598,24 @@ FAILURES: Final = (
         "give it (--host A:8,B:8, or slots=8 in the file of hosts), or --oversubscribe",
     ),
     Failure(
+        r"(?:ORTE|PRTE) has lost communication|Remote daemon: \[\[\d+,\d+\],\d+\] on node (\S{1,255})",
+        "",
+        "mpirun lost a host ({})",
+        "that host or pod ended (memory, preemption, a crash), or the network to it broke",
+        "look at its end (dmesg, kubectl describe pod, the scheduler), then at the network",
+    ),
+    Failure(
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
         r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
+        r"|sshd: (?:No such file|not found)|Command 'ssh .{1,200} returned non-zero exit status 255"
         r"|could not access\s+or execute an executable",
         "the launcher starts ranks",
         "not every rank was started",
-        "ssh asks for a password, a host lacks the program, or its path differs there",
+        "ssh asks for a password, a host or container lacks sshd or the program, or its path differs there",
         "run ssh HOST ls PROGRAM from the first host to all others",
     ),
     Failure(
-        r"error while loading shared libraries: (\S{1,200}?):",
+        r"error while loading shared libraries: (\S{1,200}?):|Failed to load NCCL library from ([^\s*]{1,200})",
         "the launcher starts ranks",
         "the library {} is not found",
         "LD_LIBRARY_PATH is not passed to other hosts, or lacks its folder",
@@ -659,7 +669,7 @@ FAILURES: Final = (
     Failure(
         r"Watchdog caught collective operation timeout|due to a collective timeout|operations have failed or timed out",
         _CALL,
-        "torch's watchdog ended the job, because a call took too long",
+        "torch's watchdog ended the job, because a call failed or took too long",
         "another rank that failed, is late (data, checkpoint) or makes another call",
         _EARLIEST,
         waits=True,
@@ -673,6 +683,20 @@ FAILURES: Final = (
         "no memory left on its host, a crash or an exception of the program",
         "read the end of that worker's log on its host (/tmp/ray/session_latest/logs), and dmesg there",
         follows=True,
+    ),
+    Failure(
+        r"UC[CX]  ERROR (.{1,99})",
+        "",
+        "UCX or UCC failed ({})",
+        "a transport that does not work here: memory of GPUs, a NIC, shared memory",
+        "run it without that transport (UCX_TLS=^cuda_ipc, UCC_CL_BASIC_TLS=^mlx5); UCX_LOG_LEVEL=info names it",
+    ),
+    Failure(
+        r"\*\*\* An error occurred in (MPI_\w{1,40})|Fatal error in ((?:internal_|P?MPI_)\w{1,40})",
+        "",
+        "a call of MPI failed ({})",
+        "an error of the transport below it, arguments that do not fit the call, another rank that ended",
+        "read the line above it; try another transport (UCX_TLS, FI_PROVIDER; Open MPI: --mca pml ob1 --mca osc ^ucx)",
     ),
     Failure(
         r"BAD TERMINATION OF ONE OF YOUR",
@@ -707,6 +731,7 @@ _MAY_FAIL: Final = re.compile(
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
+    r"|Remote daemon|lost comm|sshd: |\.cc:\d+ -> [1-6]|returned non|AccessUns"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")
