@@ -65,6 +65,7 @@ def test_groups_are_judged_apart() -> None:
     assert "behind" not in text
     assert "group 1" in text
     assert "group 2" in text
+    assert "several groups" in text
 
 
 def test_without_elements_the_operation_is_named() -> None:

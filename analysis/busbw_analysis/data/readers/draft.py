@@ -36,7 +36,7 @@ _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _GOES_ON: Final = re.compile(
-    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN Missing \"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
     r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
 )
 """Warnings of NCCL after which jobs run as well."""
@@ -119,6 +119,8 @@ class Draft:
             self.progress.fail(line.number, text)
         if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)
+            if strong is not None and text.startswith("raise "):  # the program's text in a traceback
+                return
             if strong is not None and not (self._quotes_tool and _CONSEQUENCE.search(text)):
                 self.fail(strong[0], line.number)
             elif strong is None and _WEAK.match(text) is not None and not self._quotes_tool:
@@ -288,7 +290,7 @@ class Draft:
         facts = [*self.progress.facts()]
         if "library_version" in self.facts:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
-        end = self.progress.end()
+        end = self.progress.end(self._notes)
         if end is not None and self.progress.hangs:
             message = f"a log of {self.tool} without results: {end.answer}"
             error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)

@@ -108,6 +108,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         for group, members in groups.items()
         for text in _of_group(members, silent)
     ]
+    if len(groups) > 1:
+        texts.append("ranks wait in several groups: one is late, or does not make the calls of two groups in one order")
     texts = texts or [f"{unnamed}which one is missing"]
     failed = draft.progress.failure(alone=False)
     also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
