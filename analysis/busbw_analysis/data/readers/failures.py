@@ -115,7 +115,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"client socket has (?:failed to connect to|timed out after \d+ ?ms while trying to connect to) "
+        r"client socket has (?:failed to connect to|timed out after \d+ ?m?s while trying to connect to) "
         r"(?:any network address of )?[\[(]?([^\s,\])]{1,255})[\])]?[:,] ?(\d{1,5})",
         _MEET,
         "nothing answers at {}, port {}",
@@ -132,16 +132,17 @@ FAILURES: Final = (
         "give another port (--master-port), or end that process (ss -ltnp)",
     ),
     Failure(
-        r"RendezvousTimeoutError|RendezvousConnectionError|[Rr]endezvous (?:timed out|has failed)",
+        r"Rendezvous(?:Timeout|Connection|Closed)Error|[Rr]endezvous (?:timed out|has failed)",
         _MEET,
         "torchrun's rendezvous failed",
-        "a node that did not start torchrun, another --rdzv-endpoint or --rdzv-id there, a firewall",
+        "a node that did not start torchrun or ended it, another --rdzv-endpoint or --rdzv-id there, a firewall",
         _TRY_PORT,
         waits=True,
     ),
     Failure(
-        r"([Mm]issing ranks: ?\[?\d[\d, ]{0,200})"
-        r"|reduced, gathered or broadcasted by subset of ranks|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
+        r"([Mm]issing ranks: \[?\d[\d, ]{0,200})"
+        r"|reduced, gathered or broadcasted by subset of ranks(?:.{0,2000}?\[(ready ranks: [\d, ]{1,200})\])?"
+        r"|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
         _CALL,
         "some ranks do not make the call ({})",
         "late data, an exception, another call than that of the others",
@@ -165,7 +166,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"(?:CCOM|NCCL) WARN Timeout waiting for (RX|incoming connection)",
+        r"(?:CCOM|NCCL) WARN Timeout waiting for (RX|(?:incoming )?connection)",
         _MEET,
         "a rank waited in vain for another one ({})",
         _NOT_STARTED + ", a host too busy to start all of its processes in time",
@@ -191,7 +192,7 @@ FAILURES: Final = (
         "print RANK, WORLD_SIZE and MASTER_ADDR in every process (torchrun: --nnodes and --node-rank)",
     ),
     Failure(
-        r"(?:No|no) socket interface found",
+        r"(?:No|no) socket interface found|No interface found in the same subnet as remote address",
         _MEET,
         "NCCL has no network interface",
         "NCCL_SOCKET_IFNAME names none of this host, or a container has none",
@@ -352,7 +353,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"'?(invalid device ordinal|CUDA-capable device\(s\) is/are busy or unavailable"
-        r"|no CUDA-capable device is detected)"
+        r"|no CUDA-capable device is detected|No CUDA GPUs are available|Found no NVIDIA driver|no GPUs found!"
+        r"|all CUDA-capable devices are busy)"
         r"|(?:CUDA|[Cc]uda|HIP).{0,200}?(initialization error)",
         "",
         "CUDA does not give a rank its GPU ({})",
@@ -367,6 +369,36 @@ FAILURES: Final = (
         "a server or virtual machine that it does not know, other versions of driver and container, a device that "
         "another process holds",
         "compare hl-smi on the host and in the container, and the ranks with the devices there",
+    ),
+    Failure(
+        r"(Driver/library version mismatch)|Failed to initialize (NVML: Unknown Error)",
+        "",
+        "the driver of the GPUs does not answer ({})",
+        "a driver that was updated while it ran, a container that lost its devices",
+        "restart the host, or the container (nvidia-smi has to work in it)",
+    ),
+    Failure(
+        r"(?:package doesn't|not) have (NCCL) built in",
+        "",
+        "torch has no {}",
+        "torch for CPUs, or for a system without NCCL",
+        "install torch for CUDA or ROCm, or take the backend gloo",
+    ),
+    Failure(
+        r"environment variable (\w{1,40}) expected, but not set",
+        _MEET,
+        "{} is not set, so that ranks do not find each other",
+        "a program that was started without a launcher",
+        "start it with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in every process",
+    ),
+    Failure(
+        r"No available node types can fulfill resource request \{(.{1,99}?)[,}]"
+        r"|Waiting for (creating a placement group)|number of (required GPUs exceeds)|Ray does not (allocate any GPUs)",
+        "the launcher starts ranks",
+        "Ray does not have the GPUs or the host that are asked for ({})",
+        "fewer GPUs in its cluster than ranks, or VLLM_HOST_IP of a host is not the address by which Ray knows it",
+        "compare it with ray status; set VLLM_HOST_IP of every host to its address there",
+        waits=True,
     ),
     Failure(
         r"undefined symbol: (nccl\w+)",
@@ -400,7 +432,8 @@ FAILURES: Final = (
         r"(?i:(?:cuda|hip) failure) (?:\S{1,40}:\d+ |\d+ )?'"
         r"(named symbol not found|invalid device function|CUDA driver version is insufficient[^']{0,99}"
         r"|no kernel image is available[^']{0,99}"
-        r"|the provided PTX[^']{0,99}|device kernel image is invalid)'",
+        r"|the provided PTX[^']{0,99}|device kernel image is invalid)'"
+        r"|(?:CUDA|HIP) error: (invalid device function|no kernel image is available)|(hipErrorNoBinaryForGpu): Unable",
         "",
         "NCCL does not run on this GPU and driver ({})",
         "NCCL was built for another CUDA, for other GPUs, or for a newer driver",
@@ -423,15 +456,16 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )(-?9|137)\b"
-        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
+        r"(?:exitcode ?: ?|\(exitcode: ?|return code = |Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )"
+        r"(-?9|137)\b"
+        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: (?:Out Of Memory|Killed)",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
         "look at dmesg and at the job's limit of memory",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|[Ss]ignal )(?:-?7)\b|Bus error",
+        r"(?:exitcode ?: ?|\(exitcode: ?|return code = |[Ss]ignal )(?:-?7)\b|(?<!PCIe )[Bb]us error",
         "",
         "a process ended by a bus error",
         "the shared memory of the host or container is full",
@@ -445,7 +479,8 @@ FAILURES: Final = (
         "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
     ),
     Failure(
-        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)",
+        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)"
+        r"|UCX  ERROR (Remote access|Local protection)",
         _CALL,
         "a NIC refuses the memory of a request ({})",
         "GPUDirect RDMA through an IOMMU or ACS, other versions of NCCL or of firmware on the two hosts",
@@ -506,7 +541,7 @@ FAILURES: Final = (
     Failure(
         r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
         r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)"
-        r"|remote=(\S{1,255})\) timed out",
+        r"|remote=(\S{1,255})\) timed out|in store based barrier .{0,99}?(world_size=\d+, worker_count=\d+)",
         _MEET,
         "a rank waited in vain for what another one should have stored ({})",
         "that rank failed, is late (data, compilation), or never made this group or call",
@@ -515,7 +550,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer"
-        r"|OFI poll failed|NCCL WARN .{0,99}Connection reset by peer|\.cc:\d+ -> 6\b",
+        r"|OFI poll failed|NCCL WARN .{0,99}Connection reset by peer|UCX  ERROR .{0,200}remote peer|\.cc:\d+ -> 6\b",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -552,9 +587,9 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"unhandled cuda error|ncclUnhandledCudaError|\.cc:\d+ -> 1\b",
+        r"unhandled cuda error|ncclUnhandledCudaError|\.cc:\d+ -> 1\b|NCCL WARN Cuda failure (?:\d+ )?'([^']{1,99})'",
         "",
-        "a call of CUDA failed in NCCL",
+        "a call of CUDA failed in NCCL ({})",
         "NCCL built for another CUDA or GPU, a full GPU, a kernel that failed before, nvidia-fabricmanager not running",
         _WARN,
     ),
@@ -568,14 +603,15 @@ FAILURES: Final = (
     ),
     Failure(
         r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version"
-        r"|\.cc:\d+ -> [45]\b",
+        r"|\.cc:\d+ -> [45]\b|NCCL failure \S{1,99} 'invalid",
         "",
         "NCCL was called wrongly",
         "two ranks on one GPU, other versions of NCCL on other hosts, ranks that make other calls",
         _WARN,
     ),
     Failure(
-        r"(?:Signal|Caught error): (Segmentation fault)|(?:exited on|Caught) signal 11\b|exitcode ?: -11"
+        r"(?:Signal|Caught error): (Segmentation fault)|(?:exited on|Caught) signal 11\b"
+        r"|exitcode ?: -11|return code = -11|Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)"
         r"|= +(?:EXIT CODE|KILLED BY SIGNAL): +(?:11|139)\b",
         "",
         "a process crashed (segmentation fault)",
@@ -608,14 +644,15 @@ FAILURES: Final = (
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
         r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
         r"|sshd: (?:No such file|not found)|Command 'ssh .{1,200} returned non-zero exit status 255"
-        r"|could not access\s+or execute an executable",
+        r"|could not (?:access\s+or execute|find) an executable|(?:mpirun|orted|pdsh): (?:command )?not found",
         "the launcher starts ranks",
         "not every rank was started",
         "ssh asks for a password, a host or container lacks sshd or the program, or its path differs there",
         "run ssh HOST ls PROGRAM from the first host to all others",
     ),
     Failure(
-        r"error while loading shared libraries: (\S{1,200}?):|Failed to load NCCL library from ([^\s*]{1,200})",
+        r"error while loading shared libraries: (\S{1,200}?):|Failed to load NCCL library from ([^\s*]{1,200})"
+        r"|ImportError: (\S{1,200}): cannot open shared object file",
         "the launcher starts ranks",
         "the library {} is not found",
         "LD_LIBRARY_PATH is not passed to other hosts, or lacks its folder",
@@ -676,6 +713,14 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
+        r"SignalException: Process \d+ got signal: (1|2|15)\b|Received Signals\.(SIG(?:HUP|INT|TERM)) death signal",
+        "",
+        "torchrun was told to end (signal {})",
+        "a terminal that was closed (1, SIGHUP), a scheduler, or the launcher after another rank failed",
+        "use tmux or setsid for signal 1; else look for an earlier error in the logs of all ranks",
+        follows=True,
+    ),
+    Failure(
         r"RayActorError|The actor (?:died unexpectedly before|is dead because)"
         r"|A worker died or was killed while executing a task",
         "",
@@ -683,6 +728,13 @@ FAILURES: Final = (
         "no memory left on its host, a crash or an exception of the program",
         "read the end of that worker's log on its host (/tmp/ray/session_latest/logs), and dmesg there",
         follows=True,
+    ),
+    Failure(
+        r"unable to reach each other|No components were able to be opened in the (pml) frame|(PML \w+) cannot be sel",
+        _CONNECT,
+        "Open MPI has no transport between its processes ({})",
+        "--mca btl or pml that leave out the network or shared memory, an Open MPI built without UCX",
+        "leave these options out, or give --mca pml ob1 --mca btl self,vader,tcp (vader is sm since 5.0)",
     ),
     Failure(
         r"UC[CX]  ERROR (.{1,99})",
@@ -699,17 +751,18 @@ FAILURES: Final = (
         "read the line above it; try another transport (UCX_TLS, FI_PROVIDER; Open MPI: --mca pml ob1 --mca osc ^ucx)",
     ),
     Failure(
-        r"BAD TERMINATION OF ONE OF YOUR",
+        r"BAD TERMINATION OF ONE OF YOUR|MPI_ABORT was invoked on (rank \d+)",
         "",
-        "a process of MPI ended with an error",
+        "a process of MPI ended with an error ({})",
         "an exception or a crash of the program",
         "read what that process printed above",
         follows=True,
     ),
     Failure(
-        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
+        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid"
+        r"|exits with return code = [1-9]",
         "",
-        "a rank of torchrun ended with an error",
+        "a rank ended with an error",
         "an exception of the program",
         "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
         follows=True,
@@ -731,7 +784,7 @@ _MAY_FAIL: Final = re.compile(
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
-    r"|Remote daemon|lost comm|sshd: |\.cc:\d+ -> [1-6]|returned non|AccessUns"
+    r"|Remote daemon|lost comm|sshd: |cc:\d+ ->|placement gr|No compon|cannot be sel|No interface|ABORT"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")
