@@ -485,6 +485,41 @@ def test_a_provider_without_a_nic_is_named(tmp_path: Path) -> None:
     assert "efa" in dict(error_of(tmp_path, f"{INFO}Bootstrap : Using eth0:1.2.3.4<0>\n{away}").lines)["Also"]
 
 
+def test_the_last_exception_of_a_parallel_job_is_its_error(tmp_path: Path) -> None:
+    text = "With torchrun I get this.\nTraceback (most recent call last):\n[rank0]: ValueError: shape [3] is invalid\n"
+    refused = error_of(tmp_path, text)
+    assert refused.code == "job-failed"
+    assert "shape [3]" in refused.answer
+    assert error_of(tmp_path, text.replace("torchrun", "this")).code == "not-a-log"
+
+
+def test_a_hang_without_a_log_says_what_to_add(tmp_path: Path) -> None:
+    """hiyouga/LlamaFactory#7300, OpenNMT/OpenNMT-py#1606."""
+    refused = error_of(tmp_path, "\u4e24\u53f0\u673a\u5668\u5361\u5728\u8fd9\u91cc MASTER_ADDR=10.0.1.3\n")
+    assert "NCCL_DEBUG=INFO" in dict(refused.lines)["Do"]
+    ready = f"{INFO}comm 0x5 rank 1 nranks 2 cudaDev 0 - Init COMPLETE\n{INFO}Ring 00 : 0 -> 8 via NET/Socket/0\n"
+    refused = error_of(tmp_path, f"The program just hangs (1 hour already):\n```\n{ready}```\n")
+    assert refused.code == "hang"
+    assert "NCCL_IB_DISABLE" not in dict(refused.lines)["Do"]
+    assert error_of(tmp_path, f"The watchdog timeout (ms) is 600000:\n```\n{ready}```\n").code == "messages"
+
+
+def test_outputs_of_two_jobs_without_headers_are_not_pooled(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#182; each ends with its own summary."""
+    row = "{0} 33554432 float sum -1 {1} {2} {2} 0 {1} {2} {2} 0\n"
+    ends = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.8\n"
+    rows = row.format(134217728, 27691, 4.85) + row.format(134217728, 29708, 4.52) + row.format(268435456, 55225, 4.86)
+    assert error_of(tmp_path, f"{rows}{ends}{row.format(268435456, 59067, 4.54)}{ends}").code == "interleaved-logs"
+    once = row.format(134217728, 27691, 4.85) + ends
+    assert read(tmp_path, once + row.format(268435456, 59067, 4.54) + ends).run.cases
+
+
+def test_the_first_results_of_a_row_that_is_cut_within_the_second_are_read(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#104."""
+    stored = read(tmp_path, f"{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{' '.join(ROW.split()[:10])}\n")
+    assert len(stored.run.cases) == 1
+
+
 def test_a_line_of_a_program_in_a_traceback_is_no_error(tmp_path: Path) -> None:
     """sgl-project/sglang#4289."""
     text = '    raise RuntimeError(f"NCCL error: {error_str}")\nRuntimeError: NCCL error: unhandled system error (run\n'

@@ -320,7 +320,14 @@ SAMPLES: Final = (
         "Mismatched collective",
         "local size 496640 remote size 65536",
     ),
-    ("OFI addrinfo() failed", "OFI fi_getinfo() failed"),
+    (
+        "OFI addrinfo() failed",
+        "OFI fi_getinfo() failed",
+        "OFI endpoint open failed",
+        "[0] MPI startup(): tmi fabric is not available and fallback fabric is not enabled",
+        "node1.329747PSM2 can't open hfi unit: -1 (err=23)",
+        "e001.53882PSM2 no hfi units are active (err=23)",
+    ),
     ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
     ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "UCX  ERROR ibv_reg_mr(address=1) failed: Bad"),
     ("async event : port error", "Async fatal event on device : device fatal", "async event: QP catastrophic error"),
@@ -379,7 +386,7 @@ SAMPLES: Final = (
     ("undefined symbol: ncclCommRegister",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
     ("attempt to run as root",),
-    ("Duplicate GPU detected : rank 1 and rank 0",),
+    ("Duplicate GPU detected : rank 1 and rank 0", "Duplicate GPU detected : rank 0"),
     (
         "Cuda failure 'named symbol not found'",
         "CUDA failure common.cu:9 'invalid device function'",
@@ -517,6 +524,7 @@ SAMPLES: Final = (
         "unable to complete a TCP connection",
         "  Message:    connect() to 169.254.140.13:1026 failed",
         "Open MPI failed to TCP connect",
+        "Trying to connect from eth0 port 1 (subnet 10.0.0.1/32) to a node on a different subnet 10.0.1.1/32",
     ),
     ("Not enough slots available", "not enough slots available"),
     (
@@ -577,11 +585,13 @@ SAMPLES: Final = (
         "PML ucx cannot be selected",
     ),
     ("UCC  ERROR ipc-cache: failed to open ipc mem handle",),
-    ("*** An error occurred in MPI_Win_post", "Fatal error in PMPI_Init_thread: ", "Fatal error in internal_Isend"),
     (
-        "BAD TERMINATION OF ONE OF YOUR",
-        "MPI_ABORT was invoked on rank 0 in communicator",
+        "*** An error occurred in MPI_Win_post",
+        "*** The Open MPI OFI MTL is aborting the MPI job",
+        "Fatal error in PMPI_Init_thread: ",
+        "Fatal error in internal_Isend",
     ),
+    ("BAD TERMINATION OF ONE OF YOUR",),
     ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid", "exits with return code = 1"),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""

@@ -279,7 +279,7 @@ class Draft:
             error.follows = failed.follows
             raise error
         if self.error is not None and not hides:
-            of = "" if self.tool == "failed job" else f" of {self.tool}"
+            of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
             message = f"the job{of} failed before its first result; its last error: {self.error}"
             raise LogError(message, seen, code="job-failed", log=self.source)
         if fatal:

@@ -247,10 +247,12 @@ FAILURES: Final = (
         "compare the versions of NCCL and the numbers of ranks of all hosts and containers",
     ),
     Failure(
-        r"OFI (?:addrinfo|fi_getinfo)\(\) failed",
+        r"OFI (?:addrinfo|fi_getinfo)\(\) failed|OFI (endpoint open) failed|(\w{1,20} fabric is not available)"
+        r"|(PSM\d can't open \w{1,9} unit|PSM\d no hfi units are active)",
         _MEET,
-        "libfabric has no network that MPI can use",
-        "FI_PROVIDER or I_MPI_OFI_PROVIDER names one that this host lacks, a container without the NIC's driver",
+        "libfabric has no network that MPI can use ({})",
+        "FI_PROVIDER, I_MPI_FABRICS or I_MPI_OFI_PROVIDER names one that this host lacks, no active port, more "
+        "processes than a NIC of Omni-Path serves, a container without the NIC's driver",
         "fi_info lists those that there are; unset these variables, or try FI_PROVIDER=tcp",
     ),
     Failure(
@@ -422,9 +424,9 @@ FAILURES: Final = (
         "give --allow-run-as-root",
     ),
     Failure(
-        r"Duplicate GPU detected ?: ?(rank \d{1,7} and rank \d{1,7})",
+        r"Duplicate GPU detected ?: ?(rank \d{1,7}(?: and rank \d{1,7})?)",
         _MEET,
-        "{} use the same GPU",
+        "ranks use the same GPU ({})",
         "the device is not set by local rank, or more processes than GPUs were started",
         "give every rank a GPU of its own (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES)",
     ),
@@ -619,9 +621,10 @@ FAILURES: Final = (
         "run it without plugins (NCCL_NET_PLUGIN=none), or look at the core file (gdb, bt)",
     ),
     Failure(
-        r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection",
+        r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection"
+        r"|(on a different subnet \S{1,99})",
         "",
-        "Open MPI does not reach another host over TCP ({})",
+        "MPI does not reach another host over TCP ({})",
         "an interface that the others do not have (docker0, 169.254.x.x), a firewall",
         "give the network that all hosts have: mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include "
         "10.0.0.0/24",
@@ -744,16 +747,18 @@ FAILURES: Final = (
         "run it without that transport (UCX_TLS=^cuda_ipc, UCC_CL_BASIC_TLS=^mlx5); UCX_LOG_LEVEL=info names it",
     ),
     Failure(
-        r"\*\*\* An error occurred in (MPI_\w{1,40})|Fatal error in ((?:internal_|P?MPI_)\w{1,40})",
+        r"\*\*\* An error occurred in (MPI_\w{1,40})|Open MPI (OFI MTL) is aborting"
+        r"|Fatal error in ((?:internal_|P?MPI_)\w{1,40})",
         "",
         "a call of MPI failed ({})",
         "an error of the transport below it, arguments that do not fit the call, another rank that ended",
-        "read the line above it; try another transport (UCX_TLS, FI_PROVIDER; Open MPI: --mca pml ob1 --mca osc ^ucx)",
+        "read the line above it; try another transport (UCX_TLS, FI_PROVIDER; Open MPI: --mca pml ob1 --mca osc ^ucx "
+        "--mca mtl ^ofi)",
     ),
     Failure(
-        r"BAD TERMINATION OF ONE OF YOUR|MPI_ABORT was invoked on (rank \d+)",
+        r"BAD TERMINATION OF ONE OF YOUR",
         "",
-        "a process of MPI ended with an error ({})",
+        "a process of MPI ended with an error",
         "an exception or a crash of the program",
         "read what that process printed above",
         follows=True,
@@ -784,7 +789,8 @@ _MAY_FAIL: Final = re.compile(
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
-    r"|Remote daemon|lost comm|sshd: |cc:\d+ ->|placement gr|No compon|cannot be sel|No interface|ABORT"
+    r"|Remote daemon|lost comm|sshd: |cc:\d+ ->|placement gr|No compon|cannot be sel|No interface"
+    r"|not available|an't open|no hfi|different sub|aborting"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")

@@ -133,12 +133,14 @@ def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
 
 
 def _starting(draft: Draft, lines: Iterable[str]) -> None:
-    """Where a program that starts its ranks stops, without a message of NCCL."""
+    """Where a program that starts its ranks stops, and its last exception, without a message of NCCL."""
     for line in draft.scan(lines):
         draft.progress.start(line.number, line.text)
+        if progress.EXCEPTION.match(line.text) is not None:
+            draft.fail(line.text, line.number)
 
 
-_START: Final = Reader("torch", progress.STARTS, _starting, NCCL)
+_START: Final = Reader("a parallel job", progress.STARTS, _starting, NCCL)
 _FAILURE: Final = Reader("failed job", failures.SIGN, _messages_alone, NCCL)
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
 _HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
@@ -416,12 +418,12 @@ _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-heade
 
 
 def _unknown(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> LogError:
-    """The error about a log without a reader: where its ranks hang when they start, if a sentence says so."""
+    """The error about a log without a reader: its last error, or where its ranks hang if a sentence says so."""
     if _START.sign.search(head) is not None:
         try:
             _read(name, file, _START, pasted)
         except LogError as error:
-            if error.code == "hang":
+            if error.code in {"hang", "job-failed"}:
                 return error
     return LogError(
         f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with "

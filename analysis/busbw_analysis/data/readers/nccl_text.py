@@ -113,7 +113,7 @@ class _Reader:
         self.part_line = 0
         self.op_hint: str | None = None
         self.labels: set[str | None] = set()
-        self.titled = self.done = self.doubled = False
+        self.titled = self.done = self.doubled = self.repeated = False
         self.headed = True
         self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
@@ -181,6 +181,8 @@ class _Reader:
         counts = [whole(word) for word in words[:2]]
         if len(words) <= _LEAST_WORDS or None in counts or not words[2][:1].isalpha():
             return False
+        if self.done and self.repeated:
+            self._interleaved(line.number, "rows appear twice, and go on below a summary")
         if (columns := _columns_of_row(words)) is not None:
             self._head(line, columns)
             self.headed = False
@@ -203,8 +205,8 @@ class _Reader:
         if self.part and columns is not None and columns.groups[0][-1] not in _TIMED:
             self._fill(columns)
             first = columns._replace(groups=columns.groups[:1], last=(), places=columns.places[:1])
-            if len(self.part) == first.width:
-                self._add(first, self.part, self.part_line)
+            if len(self.part) >= first.width:
+                self._add(first, self.part[: first.width], self.part_line)
                 self.part = []
         if self.part:
             self.draft.note("truncated-row", self.part_line, "a row that is cut off is ignored")
@@ -212,6 +214,7 @@ class _Reader:
 
     def _add(self, columns: Columns, words: list[str], line: int) -> None:
         case = tuple(words[: len(columns.base)])
+        self.repeated = not self.headed and (self.repeated or case in self.cases)
         if self.doubled and case in self.cases:
             self._interleaved(line, "every row appears twice below two headers")
         self.cases.add(case)
@@ -245,6 +248,7 @@ class _Reader:
     def _head(self, line: Line, columns: Columns) -> None:
         self.doubled = self.columns is not None and not self.draft.rows and not self.titled
         self.cases.clear()
+        self.repeated = False
         self._finish()
         self.columns, self.titled, self.place_order, self.headed = columns, False, (), True
         self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()

@@ -78,19 +78,22 @@ HELPING: Final = {
     ),
 }
 """For a variable that ends a hang, as the text says: the cause that this shows, and what to do."""
-_SWITCHES: Final = {"p2p-off": "NCCL_P2P_DISABLE=1", "rdma-off": "NCCL_IB_DISABLE=1"}
-"""Code of the evidence that a path is not taken, and the variable that forbids it."""
+_SWITCHES: Final = {"NCCL_P2P_DISABLE=1": ("p2p-off",), "NCCL_IB_DISABLE=1": ("rdma-off", "no-rdma", "sockets")}
+"""For a variable that forbids a path: codes of the evidence that this is not taken anyway."""
 _STARTS: Final = re.compile(
     r"(?i:\binit(?:iali[sz]\w+)? (?:torch[. ])?(?:distributed|nccl|process group)\b(?! ends?\b))"
     r"|distributed_init_method=|is using nccl==|init_process_group|Initializing TorchBackend"
 )
 """What programs print when they start their ranks."""
-STARTS: Final = re.compile(_STARTS.pattern.encode())
+STARTS: Final = re.compile(rf"{_STARTS.pattern}|\b(?:[NR]CCL|MPI|UCX|OFI|torchrun|mpirun|srun|MASTER_ADDR)\b".encode())
+"""In a text about a program whose ranks start."""
 _STARTED: Final = re.compile(
     r"Init (?:torch distributed|nccl) ends?|(?i:load(?:ing)? (?:the )?(?:model|weight|safetensors|checkpoint))"
     r"|(?i:model load|KV cache|\bepoch\b|\bstep\b)"
 )
 """What programs print later."""
+EXCEPTION: Final = re.compile(r"(?:\[\S{1,40}\]:? )?[\w.]{0,99}(?:Error|Exception): .{3}")
+"""The last line of a traceback of Python."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
 _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
 _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
@@ -107,8 +110,8 @@ _PRINTING: Final = re.compile(
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
     r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
-    r"|(?<!-)time[sd]? ?out|without (?:further|any) progress)\b"
-    r"(?! ?[=(:]| -+\w| \d+[smhd]? )|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
+    r"|without (?:further|any) progress|(?<!-)time[sd]? ?out(?! \())\b(?! ?[=:]|\(| -+\w| \d+[smhd]? )"
+    r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
 
@@ -288,7 +291,7 @@ class Progress:
         known: codes of evidence
         """
         causes, action = HELPING.get(self.helped, ((self.phase or HANG).causes, (self.phase or HANG).action))
-        left = [variable for code, variable in _SWITCHES.items() if code not in known]
+        left = [variable for variable, codes in _SWITCHES.items() if not any(code in known for code in codes)]
         if action is WHICH_PATH and len(left) < len(_SWITCHES):
             action = f"run it again with {left[0]}: if that ends the hang, it is the path" if left else HANG.action
         if self.phase is None and self._reported is not None:
