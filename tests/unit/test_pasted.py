@@ -366,7 +366,14 @@ def test_messages_of_a_healthy_job_say_its_ways_and_claim_no_hang(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "above", ["NCCL hangs when using more than 8 GPUs\n", "NCCL timeout\n", "\u8bad\u7ec3\u5361\u4f4f\n"]
+    "above",
+    [
+        "NCCL hangs when using more than 8 GPUs\n",
+        "It stucks.\n",
+        "It does not continue.\n",
+        "NCCL timeout\n",
+        "\u8bad\u7ec3\u5361\u4f4f\n",
+    ],
 )
 def test_a_hang_that_the_text_reports_is_one(above: str, tmp_path: Path) -> None:
     """NVIDIA/nccl#634, #1609."""

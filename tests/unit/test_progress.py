@@ -240,6 +240,7 @@ SAMPLES: Final = (
         "connectFullMesh failed with timed out",
         "Gloo connectFullMesh failed",
     ),
+    ("Ranks 1, 3 failed to pass monitoredBarrier", "rank 1 failed to call into monitoredBarrier"),
     (
         "Timed out waiting 10ms for send operation",
         "timed out waiting 10 ms for recv operation",
@@ -252,7 +253,6 @@ SAMPLES: Final = (
         "[x/pair.cc:9] Connection reset by peer",
         "[x/pair.cc:9] Broken pipe",
     ),
-    ("Ranks 1, 3 failed to pass monitoredBarrier", "rank 1 failed to call into monitoredBarrier"),
     ("Timed out after 901 seconds waiting for clients. 1/3", "Timed out after 901 seconds waiting for workers. 1/3"),
     (
         "client socket has failed to connect to [node1]:29400",
@@ -453,6 +453,7 @@ SAMPLES: Final = (
         "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
         "Barrier timed out. Id: [Init]Wait_for_all::0. This",
         "DEADLINE_EXCEEDED: Deadline Exceeded",
+        "waiting for `a` for 10 seconds and may be stuck. Expected 8 threads to join the rendezvous, but not all",
     ),
     (
         "Task /job:a/task:0 heartbeat timeout. The",
@@ -592,7 +593,13 @@ SAMPLES: Final = (
         "Fatal error in internal_Isend",
     ),
     ("BAD TERMINATION OF ONE OF YOUR",),
-    ("Root Cause (first observed failure)", "ChildFailedError", "exitcode: 1 (pid", "exits with return code = 1"),
+    (
+        "Root Cause (first observed failure)",
+        "ChildFailedError",
+        "exitcode: 1 (pid",
+        "failed (exitcode: 1) local_rank: 0",
+        "exits with return code = 1",
+    ),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""
 

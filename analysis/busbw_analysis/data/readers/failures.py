@@ -81,6 +81,14 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
+        _CALL,
+        "{} did not come to the barrier",
+        "late data, an exception, another call than that of the others",
+        "look at the log of these ranks",
+        waits=True,
+    ),
+    Failure(
         r"[Tt]imed out waiting (\d{1,12} ?ms) for (?:send|recv) operation|Application timeout caused pair closure",
         _CALL,
         "Gloo waited in vain for another rank ({})",
@@ -97,14 +105,6 @@ FAILURES: Final = (
         _ANOTHER_ENDED,
         _EARLIEST,
         follows=True,
-    ),
-    Failure(
-        r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
-        _CALL,
-        "{} did not come to the barrier",
-        "late data, an exception, another call than that of the others",
-        "look at the log of these ranks",
-        waits=True,
     ),
     Failure(
         r"Timed out after (\d{1,9}) seconds waiting for (?:clients|workers)\. (\d{1,7})/(\d{1,7})",
@@ -514,7 +514,8 @@ FAILURES: Final = (
         "set FI_CXI_DEFAULT_CQ_SIZE=131072, or FI_CXI_RX_MATCH_MODE=hybrid",
     ),
     Failure(
-        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
+        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded"
+        r"|may be stuck\. (Expected \d{1,7} threads to join)",
         _MEET,
         "tasks of JAX did not come to a barrier ({})",
         _NOT_STARTED,
@@ -765,6 +766,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid"
+        r"|failed \(exitcode: [1-9]\d{0,2}\)"
         r"|exits with return code = [1-9]",
         "",
         "a rank ended with an error",
@@ -790,7 +792,7 @@ _MAY_FAIL: Final = re.compile(
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |cc:\d+ ->|placement gr|No compon|cannot be sel|No interface"
-    r"|not available|an't open|no hfi|different sub|aborting"
+    r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")

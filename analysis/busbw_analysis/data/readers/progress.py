@@ -109,8 +109,10 @@ _PRINTING: Final = re.compile(
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
-    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
-    r"|without (?:further|any) progress|(?<!-)time[sd]? ?out(?! \())\b(?! ?[=:]|\(| -+\w| \d+[smhd]? )"
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}|frozen"
+    r"|deadlock\w{0,3}|without (?:further|any) progress|forever|never (?:returns?|finish\w{0,2}|completes?)|no response"
+    r"|does(?:n't| not) (?:proceed|continue|return|respond)|(?<!-)time[sd]? ?out(?! \())\b"
+    r"(?! ?[=:]|\(| -+\w| \d+[smhd]? )"
     r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
