@@ -473,7 +473,23 @@ def test_a_function_of_nccl_that_returns_an_error_is_one(status: int, word: str,
     refused = error_of(tmp_path, f"{INFO}init.cc:1501 -> {status}\n{INFO}group.cc:64 -> {status} [Async thread]\n")
     assert refused.code == "job-failed"
     assert word in refused.answer
-    assert error_of(tmp_path, f"{INFO}init.cc:1501 -> 7\n{INFO}Tree 0 : 0 -> 1 -> 2/-1/-1\n").code == "messages"
+    assert error_of(tmp_path, f"{INFO}group.cc:15 -> 7\n{INFO}Tree 0 : 0 -> 1 -> 2/-1/-1\n").code == "messages"
+
+
+def test_nccl_goes_on_without_sharp(tmp_path: Path) -> None:
+    """NVIDIA/nccl#1050."""
+    init = "n0:9:9 [7] sharp_plugin.c:320 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)\n"
+    refused = error_of(tmp_path, f"{init}{INFO}transport.cc:291 -> 2\n{INFO}init.cc:670 -> 2\n{INFO}24 coll channels\n")
+    assert refused.code == "messages"
+    assert "SHARP" in dict(refused.lines)["Also"]
+
+
+def test_an_interface_of_early_nccl_that_others_do_not_reach_is_named(tmp_path: Path) -> None:
+    """horovod/horovod#789."""
+    refused = error_of(
+        tmp_path, f"{INFO}NET : Using interface lo:127.0.0.1<0>\n{INFO}NET/Socket : 2 interfaces found\n"
+    )
+    assert "interface lo" in dict(refused.lines)["Also"]
 
 
 def test_a_setting_that_rccl_misses_is_no_failure(tmp_path: Path) -> None:

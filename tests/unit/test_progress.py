@@ -302,6 +302,7 @@ SAMPLES: Final = (
     ),
     (
         "Connect to 10.0.0.1<9> failed : Connection refused",
+        "Connect to 10.0.0.1<9> failed : No route to",
         "Call to connect returned No route to host",
         "Call to connect to 10.0.0.1<9> failed : Connection timed out",
         "connect to 10.0.0.1<9> returned 101(Network is unreachable",
@@ -328,7 +329,13 @@ SAMPLES: Final = (
         "node1.329747PSM2 can't open hfi unit: -1 (err=23)",
         "e001.53882PSM2 no hfi units are active (err=23)",
     ),
-    ("Call to ibv_modify_qp failed", "Failed to modify QP 9", "Unable to Connect the HCA"),
+    (
+        "Call to ibv_modify_qp failed",
+        "ibv_modify_qp failed",
+        "ibgda.cpp:2234: NULL value Unable to create ah.",
+        "Failed to modify QP 9",
+        "Unable to Connect the HCA",
+    ),
     ("Call to ibv_create_cq failed", "Call to ibv_alloc_pd failed", "UCX  ERROR ibv_reg_mr(address=1) failed: Bad"),
     ("async event : port error", "Async fatal event on device : device fatal", "async event: QP catastrophic error"),
     (
@@ -430,6 +437,7 @@ SAMPLES: Final = (
         "Got completion from peer with status=9",
         "Got completion with error 10",
         "event : local access violation",
+        "retry_cnt: 0): local protection error",
         "UCX  ERROR Remote access",
     ),
     (
@@ -482,7 +490,7 @@ SAMPLES: Final = (
         "Connection closed by remote peer",
         "OFI poll failed (x.c:1: UNDELIVERABLE)",
         "NCCL WARN Call to recv failed : Connection reset by peer",
-        "misc/socket.cc:47 -> 6",
+        "group.cc:47 -> 6",
         "UCX  ERROR endpoint reset by remote peer",
     ),
     ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",),
@@ -493,21 +501,21 @@ SAMPLES: Final = (
         "failed to extend /dev/shm",
     ),
     ("Proxy Call to rank 9 failed", "Failed to execute operation Connect from rank 9"),
-    ("unhandled system error", "ncclSystemError", "bootstrap.cc:270 -> 2"),
+    ("unhandled system error", "ncclSystemError", "group.cc:64 -> 2"),
     (
         "unhandled cuda error",
         "ncclUnhandledCudaError",
-        "init.cc:1501 -> 1",
+        "group.cc:64 -> 1",
         "NCCL WARN Cuda failure 1 'invalid argument'",
     ),
-    ("ncclInternalError", "internal error - please report", "internal error, NCCL version", "init.cc:15 -> 3"),
+    ("ncclInternalError", "internal error - please report", "internal error, NCCL version", "group.cc:68 -> 3"),
     (
         "ncclInvalidUsage",
         "invalid usage, NCCL version",
         "ncclInvalidArgument",
         "invalid argument, NCCL version",
-        "init.cc:1 -> 4",
-        "init.cc:1 -> 5",
+        "group.cc:1 -> 4",
+        "group.cc:1 -> 5",
         "Test NCCL failure common.cu:958 'invalid usage (run",
     ),
     (
@@ -599,6 +607,7 @@ SAMPLES: Final = (
         "exitcode: 1 (pid",
         "failed (exitcode: 1) local_rank: 0",
         "exits with return code = 1",
+        "exits with code = -6",
     ),
 )
 """For each of ``FAILURES``, in their order, a line for each alternative of its sign."""

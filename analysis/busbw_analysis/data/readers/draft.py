@@ -36,7 +36,8 @@ _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _GOES_ON: Final = re.compile(
-    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN Missing \"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP |Cannot initialize CollNet)"
+    r"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
     r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
 )
 """Warnings of NCCL after which jobs run as well."""

@@ -200,7 +200,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:[Cc]onnect to|Call to connect(?: to)?) ?(\S{0,99}?)(?: |<\d+> )?(?:failed ?: ?|returned )(?:\d+\()?"
-        r"(?:Connection refused|No route to host|Connection timed out|Network is unreachable|Software caused)"
+        r"(?:Connection refused|No route to|Connection timed out|Network is unreachable|Software caused)"
         r"(?!.*retrying)",
         _CONNECT,
         "a rank does not reach another one {}",
@@ -256,7 +256,7 @@ FAILURES: Final = (
         "fi_info lists those that there are; unset these variables, or try FI_PROVIDER=tcp",
     ),
     Failure(
-        r"(?:Call to (ibv_modify_qp) failed|Failed to (modify QP)\b|Unable to (Connect the HCA))",
+        r"(?:(ibv_modify_qp) failed|Unable to (create ah)\b|Failed to (modify QP)\b|Unable to (Connect the HCA))",
         _CONNECT,
         "a NIC does not connect to another one ({})",
         "with RoCE: a GID index that is not routed, other subnets, VLANs or MTU; NICs of other rails that do not reach "
@@ -481,7 +481,7 @@ FAILURES: Final = (
         "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
     ),
     Failure(
-        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)"
+        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation|local protection error)"
         r"|UCX  ERROR (Remote access|Local protection)",
         _CALL,
         "a NIC refuses the memory of a request ({})",
@@ -553,7 +553,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer"
-        r"|OFI poll failed|NCCL WARN .{0,99}Connection reset by peer|UCX  ERROR .{0,200}remote peer|\.cc:\d+ -> 6\b",
+        r"|OFI poll failed|NCCL WARN .{0,99}Connection reset by peer|UCX  ERROR .{0,200}remote peer"
+        r"|group\.cc:\d+ -> 6\b",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -582,7 +583,7 @@ FAILURES: Final = (
         "look at its log, " + _WARN,
     ),
     Failure(
-        r"unhandled system error|ncclSystemError|\.cc:\d+ -> 2\b",
+        r"unhandled system error|ncclSystemError|group\.cc:\d+ -> 2\b",
         _CONNECT,
         "a call to the system failed in NCCL",
         "too little shared memory (docker run --shm-size, --ipc=host), a missing interface or NIC, a firewall, too "
@@ -590,14 +591,15 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"unhandled cuda error|ncclUnhandledCudaError|\.cc:\d+ -> 1\b|NCCL WARN Cuda failure (?:\d+ )?'([^']{1,99})'",
+        r"unhandled cuda error|ncclUnhandledCudaError|group\.cc:\d+ -> 1\b"
+        r"|NCCL WARN Cuda failure (?:\d+ )?'([^']{1,99})'",
         "",
         "a call of CUDA failed in NCCL ({})",
         "NCCL built for another CUDA or GPU, a full GPU, a kernel that failed before, nvidia-fabricmanager not running",
         _WARN,
     ),
     Failure(
-        r"ncclInternalError|internal error - please report|internal error, NCCL version|\.cc:\d+ -> 3\b",
+        r"ncclInternalError|internal error - please report|internal error, NCCL version|group\.cc:\d+ -> 3\b",
         "",
         "NCCL met a state that it does not expect",
         "another rank that ended, other versions of NCCL on other hosts, a topology that it does not know",
@@ -606,7 +608,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version"
-        r"|\.cc:\d+ -> [45]\b|NCCL failure \S{1,99} 'invalid",
+        r"|group\.cc:\d+ -> [45]\b|NCCL failure \S{1,99} 'invalid",
         "",
         "NCCL was called wrongly",
         "two ranks on one GPU, other versions of NCCL on other hosts, ranks that make other calls",
@@ -767,7 +769,7 @@ FAILURES: Final = (
     Failure(
         r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid"
         r"|failed \(exitcode: [1-9]\d{0,2}\)"
-        r"|exits with return code = [1-9]",
+        r"|exits with (?:return )?code = -?[1-9]",
         "",
         "a rank ended with an error",
         "an exception of the program",
@@ -791,7 +793,7 @@ _MAY_FAIL: Final = re.compile(
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
-    r"|Remote daemon|lost comm|sshd: |cc:\d+ ->|placement gr|No compon|cannot be sel|No interface"
+    r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
 )
 """In every line that is about a failure, and found faster than the signs."""

@@ -20,7 +20,7 @@ LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|ACSCtl:|CANNOT Access"
     r"|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
-    r"|Bootstrap ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|(?:Bootstrap|NET) ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
@@ -80,7 +80,7 @@ KINDS: Final = (
     Evidence(
         "wrong-interface",
         re.compile(
-            r"(?:Bootstrap|NET/Socket) ?: Using (?:\[\d+\])?"
+            r"(?:Bootstrap|NET(?:/Socket)?) ?: Using (?:interface |\[\d+\])?"
             r"((?:docker|virbr|veth|cni|cali)[^:<\s]{0,15}|br-[\da-f]{12}|lo(?=:))"
         ),
         "NCCL takes the interface {}, which other hosts do not reach",
@@ -112,6 +112,11 @@ KINDS: Final = (
         "no-nvlink",
         re.compile(r"^GPU(\d+)\s+(?:(?!NV\d)\S+\s+)*?(?:PIX|PXB|PHB|NODE|SYS)\s(?!.*\bNV\d)"),
         "GPU {} has no NVLink",
+    ),
+    Evidence(
+        "sharp-off",
+        re.compile(r"NCCL WARN .*?(SHARP (?:coll init error|group create)|Cannot initialize CollNet)"),
+        "switches do not add (SHARP, CollNet), although they were asked to ({})",
     ),
     Evidence("shm-off", _variable("NCCL_SHM_DISABLE", "1"), "{}={} sends the data of a host over its network"),
     Evidence(
@@ -168,7 +173,9 @@ KINDS: Final = (
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
-HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set"})
+HARMLESS: Final = frozenset(
+    {"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
+)
 """Codes of evidence after which NCCL goes on, although it warns."""
 REMEDY: Final = "remedy"
 """Code of a sentence in a paste that names a variable which helped."""

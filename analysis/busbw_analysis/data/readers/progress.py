@@ -85,7 +85,9 @@ _STARTS: Final = re.compile(
     r"|distributed_init_method=|is using nccl==|init_process_group|Initializing TorchBackend"
 )
 """What programs print when they start their ranks."""
-STARTS: Final = re.compile(rf"{_STARTS.pattern}|\b(?:[NR]CCL|MPI|UCX|OFI|torchrun|mpirun|srun|MASTER_ADDR)\b".encode())
+STARTS: Final = re.compile(
+    rf"{_STARTS.pattern}|\b(?:[NR]CCL|MPI|UCX|OFI|SHARP|RDMA|torchrun|mpirun|srun|MASTER_ADDR)\b".encode()
+)
 """In a text about a program whose ranks start."""
 _STARTED: Final = re.compile(
     r"Init (?:torch distributed|nccl) ends?|(?i:load(?:ing)? (?:the )?(?:model|weight|safetensors|checkpoint))"
@@ -99,8 +101,8 @@ _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1
 _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
 """A call, which NCCL prints with NCCL_DEBUG_SUBSYS=COLL."""
 _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .*)?Init (START|COMPLETE)")
-_RETURNED: Final = re.compile(r"\.cc:\d+ -> [1-6]\b")
-"""A function of NCCL that returns an error, as ``ncclResult_t`` numbers it."""
+_RETURNED: Final = re.compile(r"group\.cc:\d+ -> [1-6]\b")
+"""A function of NCCL that returns an error, as ``ncclResult_t`` numbers it; after those of others NCCL may go on."""
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(
