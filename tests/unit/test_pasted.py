@@ -543,6 +543,16 @@ def test_the_first_results_of_a_row_that_is_cut_within_the_second_are_read(tmp_p
     assert len(stored.run.cases) == 1
 
 
+def test_rows_that_do_not_fit_the_header_are_no_results(tmp_path: Path) -> None:
+    """NVIDIA/nccl#340: the header that busbw proposed had columns that the rows lack."""
+    row = "{} {} float 16.57 1.98 1.98 0e+00 13.83 2.37 2.37 0e+00\n"
+    rows = row.format(65536, 8192) + row.format(131072, 16384)
+    assert error_of(tmp_path, HEADER + rows).code == "truncated-row"
+    proposed = str(error_of(tmp_path, rows)).split("such as: ")[1]
+    assert proposed == "# size count dtype time algbw busbw error time algbw busbw error"
+    assert len(read(tmp_path, f"{proposed}\n{rows}", op="all_gather", ranks=2).run.cases) == 4
+
+
 def test_a_line_of_a_program_in_a_traceback_is_no_error(tmp_path: Path) -> None:
     """sgl-project/sglang#4289."""
     text = '    raise RuntimeError(f"NCCL error: {error_str}")\nRuntimeError: NCCL error: unhandled system error (run\n'

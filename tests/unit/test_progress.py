@@ -57,6 +57,11 @@ EXAMPLES: Final = (
     ("[unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", "hang", "1800000"),
     ("RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:17234", "job-failed", "10.0.0.1"),
     ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 10000 ms", "hang", "1, 3"),
+    (
+        "INFO 12-09 11:25:53 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.",
+        "hang",
+        "60 s",
+    ),
     # Liuziyu77/Visual-RFT#123, pytorch/pytorch#111805
     ("DistStoreError: Timed out after 901 seconds waiting for clients. 1/3 clients joined.", "hang", "1 of 3"),
     ("The client socket has timed out after 600000ms while trying to connect to (node1, 29500).", "hang", "29500"),
@@ -240,6 +245,7 @@ SAMPLES: Final = (
         "connectFullMesh failed with timed out",
         "Gloo connectFullMesh failed",
     ),
+    ("No available shared memory broadcast block found in 60 seconds.",),
     ("Ranks 1, 3 failed to pass monitoredBarrier", "rank 1 failed to call into monitoredBarrier"),
     (
         "Timed out waiting 10ms for send operation",
@@ -553,6 +559,10 @@ SAMPLES: Final = (
         "could not access or execute an executable",
         "unable to launch the application as it could not find an executable",
         "bash: orted: command not found",
+        "mpirun was unable to find the specified executable file",
+        "mpiexec was unable to start the specified application",
+        "mpirun was unable to launch the specified application",
+        "python3: can't open file 'train.py': [Errno 2] No such file or directory",
         "/bin/bash: line 1: /usr/sbin/sshd: No such file or directory",
         "bash: sshd: not found",
         "Command 'ssh -o PasswordAuthentication=no 10.0.0.1 hostname' returned non-zero exit status 255.",

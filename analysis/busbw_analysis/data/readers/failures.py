@@ -81,6 +81,14 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"No available shared memory broadcast block found in (\d{1,9} sec\w*)",
+        _CALL,
+        "workers of vLLM did not answer for {}",
+        "a worker that still compiles or loads, failed, or hangs in a call between GPUs",
+        "look for the earliest error of a worker; if there is none, at the stacks of all workers (py-spy dump)",
+        waits=True,
+    ),
+    Failure(
         r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
         _CALL,
         "{} did not come to the barrier",
@@ -650,7 +658,8 @@ FAILURES: Final = (
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
         r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
         r"|sshd: (?:No such file|not found)|Command 'ssh .{1,200} returned non-zero exit status 255"
-        r"|could not (?:access\s+or execute|find) an executable|(?:mpirun|orted|pdsh): (?:command )?not found",
+        r"|could not (?:access\s+or execute|find) an executable|(?:mpirun|orted|pdsh): (?:command )?not found"
+        r"|mpi(?:run|exec) was unable to (?:find|start|launch) the specified|python[\d.]{0,5}: can't open file",
         "the launcher starts ranks",
         "not every rank was started",
         "ssh asks for a password, a host or container lacks sshd or the program, or its path differs there",

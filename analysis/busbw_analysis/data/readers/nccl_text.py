@@ -56,7 +56,9 @@ _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
 _TIMED: Final = ("time", "algbw", "busbw")
-_HEADER: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+_ROOT: Final = re.compile(r"-?\d+")
+_GROUPS: Final = ((2, 4), (2, 3), (1, 4), (1, 3))
+"""Groups of times in a row, and their columns, the likeliest first."""
 _LONGEST_COMMAND: Final = 4000
 _LEAST_WORDS: Final = 6
 _DIGITS: Final = 0.02
@@ -187,7 +189,8 @@ class _Reader:
             self._head(line, columns)
             self.headed = False
         else:
-            why = f"rows without a header that names their columns; put it above them, such as: {_HEADER}"
+            header = f"# {' '.join(_header(words))}"
+            why = f"rows without a header that names their columns; put it above them, such as: {header}"
             self.draft.note("no-header", line.number, why)
         return True
 
@@ -205,7 +208,8 @@ class _Reader:
         if self.part and columns is not None and columns.groups[0][-1] not in _TIMED:
             self._fill(columns)
             first = columns._replace(groups=columns.groups[:1], last=(), places=columns.places[:1])
-            if len(self.part) >= first.width:
+            root = dict(zip(first.base, self.part, strict=False)).get("root", "0")
+            if len(self.part) >= first.width and _ROOT.fullmatch(root):
                 self._add(first, self.part[: first.width], self.part_line)
                 self.part = []
         if self.part:
@@ -423,10 +427,8 @@ def _columns_of_row(words: list[str]) -> Columns | None:
     Rows begin with size, count and type. Up to 2.9 only operations that reduce have a redop, and only those with a root
     a root; the last column is then the error.
     """
-    base = ["size", "count", "dtype"]
-    base += ["redop"] if words[len(base)].isalpha() else []
-    base += ["root"] if re.fullmatch(r"-?\d+", words[len(base)]) else []
-    for count, width in ((2, 4), (2, 3), (1, 4), (1, 3)):
+    base = _base_of_row(words)
+    for count, width in _GROUPS:
         groups = [words[at : at + width] for at in range(len(base), len(words), width)]
         unit = next(
             (unit for unit in ("us", _OLD_TIME) if all(_agree(words[0], group, unit) for group in groups)), None
@@ -436,6 +438,21 @@ def _columns_of_row(words: list[str]) -> Columns | None:
             names = (*_TIMED, *((last,) if width > len(_TIMED) else ()))
             return Columns(tuple(base), (names,) * count, (), (False, True) if count == 2 else (None,), unit)
     return None
+
+
+def _base_of_row(words: list[str]) -> list[str]:
+    base = ["size", "count", "dtype"]
+    base += ["redop"] if words[len(base)].isalpha() else []
+    return base + (["root"] if _ROOT.fullmatch(words[len(base)]) else [])
+
+
+def _header(words: list[str]) -> list[str]:
+    """A header with as many columns as a row has words."""
+    base = _base_of_row(words)
+    fits = (shape for shape in _GROUPS if shape[0] * shape[1] == len(words) - len(base))
+    count, width = next(fits, _GROUPS[0])
+    last = "#wrong" if _is_count(words[-1]) else "error"
+    return [*base, *(*_TIMED, last)[:width] * count]
 
 
 def _is_count(word: str) -> bool:
