@@ -1216,3 +1216,9 @@ def test_three_decimals_of_rates_say_the_ranks_of_short_calls(tmp_path: Path) ->
     rows = "256 64 int sum 7.167418 0.036 0.063\n512 128 int sum 7.522909 0.068 0.119\n"
     run = read(tmp_path, f"{NVSHMEM.rpartition('1048576')[0]}{rows}").run
     assert {(case.op, case.ranks) for case in run.cases} == {("all_reduce", 8)}
+
+
+def test_a_failure_above_the_rows_is_of_a_run(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#280."""
+    failure = "node1: Test NCCL failure common.cu:1005 'unhandled CUDA error'\n"
+    assert "failed-test" in codes(read(tmp_path, f"{failure}{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{ROW}"))
