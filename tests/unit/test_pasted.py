@@ -43,6 +43,12 @@ def read(folder: Path, text: str, **given: Any) -> StoredRun:  # noqa: ANN401 - 
     return find(folder, str(path)).read(LogFacts.stated(given, catalogue())).stored
 
 
+def error_of(folder: Path, text: str) -> LogError:
+    with pytest.raises(LogError) as refused:
+        read(folder, text)
+    return refused.value
+
+
 def codes(stored: StoredRun) -> set[str]:
     assert stored.run.imported is not None
     return {note.code for note in stored.run.imported.notes}
@@ -360,7 +366,14 @@ def test_messages_of_a_healthy_job_say_its_ways_and_claim_no_hang(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "above", ["NCCL hangs when using more than 8 GPUs\n", "NCCL timeout\n", "\u8bad\u7ec3\u5361\u4f4f\n"]
+    "above",
+    [
+        "NCCL hangs when using more than 8 GPUs\n",
+        "It stucks.\n",
+        "It does not continue.\n",
+        "NCCL timeout\n",
+        "\u8bad\u7ec3\u5361\u4f4f\n",
+    ],
 )
 def test_a_hang_that_the_text_reports_is_one(above: str, tmp_path: Path) -> None:
     """NVIDIA/nccl#634, #1609."""
@@ -394,6 +407,156 @@ def test_a_text_that_only_speaks_of_messages_is_no_log_of_them(tmp_path: Path) -
     with pytest.raises(LogError) as refused:
         read(tmp_path, text)
     assert refused.value.code == "not-a-log"
+
+
+INFO: Final = "n0:9:9 [0] NCCL INFO "
+
+
+def test_an_excerpt_of_messages_of_which_no_rank_is_ready_is_no_hang(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#245."""
+    starts = "".join(f"{INFO}comm 0x{rank} rank {rank} nranks 2 cudaDev 0 commId 0x7 - Init START\n" for rank in (0, 1))
+    away = f"{INFO}NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR\n"
+    text = f"Why is this?\n```\n{away}{starts}{INFO}Channel 00/02 :    0   1\n```\n"
+    refused = error_of(tmp_path, text)
+    assert refused.code == "messages"
+    assert "GPUDirect" in dict(refused.lines)["Also"]
+    assert "ranks connect (line 6" in str(refused)
+    assert error_of(tmp_path, text.replace("Why is this?", "It hangs.")).code == "hang"
+    assert error_of(tmp_path, starts).code == "hang"
+
+
+def test_the_line_of_a_phase_is_one_of_that_phase(tmp_path: Path) -> None:
+    """NVIDIA/nccl#1597: the last line above the whole log."""
+    last = f"{INFO}Channel 07/0 : 1[1] -> 0[0] [send] via NET/AWS Libfabric/1/GDRDMA\n"
+    assert "(line 2: Channel 07/0" in str(
+        error_of(tmp_path, f"It hangs.\n{last}{INFO}Bootstrap : Using eth0:1.2.3.4<0>\n")
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("NCCL_P2P_DISABLE=1 \\", {"NCCL_IB_DISABLE=1"}), ("export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1", set())],
+)
+def test_a_path_that_is_not_taken_is_not_advised_to_be_left(given: str, named: set[str], tmp_path: Path) -> None:
+    text = f"It hangs.\n{given}\n./build/all_reduce_perf -g 2\n{INFO}Connected all rings\n"
+    advice = dict(error_of(tmp_path, text).lines)["Do"]
+    assert {name for name in ("NCCL_P2P_DISABLE=1", "NCCL_IB_DISABLE=1") if name in advice} == named
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "DEBUG parallel_state.py:1563] world_size=2 rank=1 distributed_init_method=tcp://127.0.0.1:43615 backend=nccl",
+        "[2026-07-14 07:49:04 TP3 EP3] Init torch distributed begin.",
+        "INFO 09-03 02:15:42 pynccl.py:63] vLLM is using nccl==2.21.5",
+        "> initializing torch distributed ...",
+    ],
+)
+def test_a_program_that_hangs_when_its_ranks_start_says_where(start: str, tmp_path: Path) -> None:
+    """Project-HAMi/HAMi-core#261, sgl-project/sglang#30609 and others."""
+    refused = error_of(tmp_path, f"It gets stuck here:\n{start}\n")
+    assert refused.code == "hang"
+    assert "ranks meet and connect (line 2" in str(refused)
+    assert "ranks meet" not in str(error_of(tmp_path, f"It gets stuck here:\n{start}\nLoad weight begin.\n"))
+    assert error_of(tmp_path, f"Which one is this?\n{start}\n").code == "not-a-log"
+
+
+def test_a_message_in_a_sentence_is_one(tmp_path: Path) -> None:
+    """NVIDIA/nccl#1939."""
+    text = "nccl shows: `INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`. Why?\n"
+    assert "GPUDirect" in dict(error_of(tmp_path, text).lines)["Also"]
+
+
+@pytest.mark.parametrize(("status", "word"), [(1, "CUDA"), (2, "system"), (3, "state"), (6, "another rank")])
+def test_a_function_of_nccl_that_returns_an_error_is_one(status: int, word: str, tmp_path: Path) -> None:
+    """NVIDIA/nccl#1410, #1059."""
+    refused = error_of(tmp_path, f"{INFO}init.cc:1501 -> {status}\n{INFO}group.cc:64 -> {status} [Async thread]\n")
+    assert refused.code == "job-failed"
+    assert word in refused.answer
+    assert error_of(tmp_path, f"{INFO}group.cc:15 -> 7\n{INFO}Tree 0 : 0 -> 1 -> 2/-1/-1\n").code == "messages"
+
+
+def test_nccl_goes_on_without_sharp(tmp_path: Path) -> None:
+    """NVIDIA/nccl#1050."""
+    init = "n0:9:9 [7] sharp_plugin.c:320 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)\n"
+    refused = error_of(tmp_path, f"{init}{INFO}transport.cc:291 -> 2\n{INFO}init.cc:670 -> 2\n{INFO}24 coll channels\n")
+    assert refused.code == "messages"
+    assert "SHARP" in dict(refused.lines)["Also"]
+
+
+def test_an_interface_of_early_nccl_that_others_do_not_reach_is_named(tmp_path: Path) -> None:
+    """horovod/horovod#789."""
+    refused = error_of(
+        tmp_path, f"{INFO}NET : Using interface lo:127.0.0.1<0>\n{INFO}NET/Socket : 2 interfaces found\n"
+    )
+    assert "interface lo" in dict(refused.lines)["Also"]
+
+
+def test_a_setting_that_rccl_misses_is_no_failure(tmp_path: Path) -> None:
+    """ROCm/rccl#1026."""
+    warning = (
+        'n0:9:9 [3] init.cpp:126 NCCL WARN Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can lead to'
+    )
+    refused = error_of(tmp_path, f"{warning} low RCCL performance\n{INFO}Bootstrap : Using bond0:10.64.4.23<0>\n")
+    assert refused.code == "messages"
+    assert "HSA_FORCE_FINE_GRAIN_PCIE=1" in dict(refused.lines)["Also"]
+
+
+def test_a_provider_without_a_nic_is_named(tmp_path: Path) -> None:
+    """aws/aws-ofi-nccl#889."""
+    away = "libfabric:85:174::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list\n"
+    assert "efa" in dict(error_of(tmp_path, f"{INFO}Bootstrap : Using eth0:1.2.3.4<0>\n{away}").lines)["Also"]
+
+
+def test_the_last_exception_of_a_parallel_job_is_its_error(tmp_path: Path) -> None:
+    text = "With torchrun I get this.\nTraceback (most recent call last):\n[rank0]: ValueError: shape [3] is invalid\n"
+    refused = error_of(tmp_path, text)
+    assert refused.code == "job-failed"
+    assert "shape [3]" in refused.answer
+    assert error_of(tmp_path, text.replace("torchrun", "this")).code == "not-a-log"
+
+
+def test_a_hang_without_a_log_says_what_to_add(tmp_path: Path) -> None:
+    """hiyouga/LlamaFactory#7300, OpenNMT/OpenNMT-py#1606."""
+    refused = error_of(tmp_path, "\u4e24\u53f0\u673a\u5668\u5361\u5728\u8fd9\u91cc MASTER_ADDR=10.0.1.3\n")
+    assert "NCCL_DEBUG=INFO" in dict(refused.lines)["Do"]
+    ready = f"{INFO}comm 0x5 rank 1 nranks 2 cudaDev 0 - Init COMPLETE\n{INFO}Ring 00 : 0 -> 8 via NET/Socket/0\n"
+    refused = error_of(tmp_path, f"The program just hangs (1 hour already):\n```\n{ready}```\n")
+    assert refused.code == "hang"
+    assert "NCCL_IB_DISABLE" not in dict(refused.lines)["Do"]
+    assert error_of(tmp_path, f"The watchdog timeout (ms) is 600000:\n```\n{ready}```\n").code == "messages"
+
+
+def test_outputs_of_two_jobs_without_headers_are_not_pooled(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#182; each ends with its own summary."""
+    row = "{0} 33554432 float sum -1 {1} {2} {2} 0 {1} {2} {2} 0\n"
+    ends = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.8\n"
+    rows = row.format(134217728, 27691, 4.85) + row.format(134217728, 29708, 4.52) + row.format(268435456, 55225, 4.86)
+    assert error_of(tmp_path, f"{rows}{ends}{row.format(268435456, 59067, 4.54)}{ends}").code == "interleaved-logs"
+    once = row.format(134217728, 27691, 4.85) + ends
+    assert read(tmp_path, once + row.format(268435456, 59067, 4.54) + ends).run.cases
+
+
+def test_the_first_results_of_a_row_that_is_cut_within_the_second_are_read(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#104."""
+    stored = read(tmp_path, f"{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{' '.join(ROW.split()[:10])}\n")
+    assert len(stored.run.cases) == 1
+
+
+def test_rows_that_do_not_fit_the_header_are_no_results(tmp_path: Path) -> None:
+    """NVIDIA/nccl#340: the header that busbw proposed had columns that the rows lack."""
+    row = "{} {} float 16.57 1.98 1.98 0e+00 13.83 2.37 2.37 0e+00\n"
+    rows = row.format(65536, 8192) + row.format(131072, 16384)
+    assert error_of(tmp_path, HEADER + rows).code == "truncated-row"
+    proposed = str(error_of(tmp_path, rows)).split("such as: ")[1]
+    assert proposed == "# size count dtype time algbw busbw error time algbw busbw error"
+    assert len(read(tmp_path, f"{proposed}\n{rows}", op="all_gather", ranks=2).run.cases) == 4
+
+
+def test_a_line_of_a_program_in_a_traceback_is_no_error(tmp_path: Path) -> None:
+    """sgl-project/sglang#4289."""
+    text = '    raise RuntimeError(f"NCCL error: {error_str}")\nRuntimeError: NCCL error: unhandled system error (run\n'
+    assert "unhandled" in dict(error_of(tmp_path, text).lines)["Error"]
 
 
 def test_a_rank_that_is_not_ready_is_a_hang(tmp_path: Path) -> None:
@@ -1053,3 +1216,9 @@ def test_three_decimals_of_rates_say_the_ranks_of_short_calls(tmp_path: Path) ->
     rows = "256 64 int sum 7.167418 0.036 0.063\n512 128 int sum 7.522909 0.068 0.119\n"
     run = read(tmp_path, f"{NVSHMEM.rpartition('1048576')[0]}{rows}").run
     assert {(case.op, case.ranks) for case in run.cases} == {("all_reduce", 8)}
+
+
+def test_a_failure_above_the_rows_is_of_a_run(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#280."""
+    failure = "node1: Test NCCL failure common.cu:1005 'unhandled CUDA error'\n"
+    assert "failed-test" in codes(read(tmp_path, f"{failure}{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{ROW}"))

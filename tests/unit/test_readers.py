@@ -358,7 +358,7 @@ def test_a_row_with_a_blank_reduction_is_not_shifted_where_it_is_cut() -> None:
     head = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
     row = "1048576 262144 float -1 45.20 23.19 34.79 0e+00"
     lines = [head, f"{row}\n", f"{row} 44.9\n", f"{row} 44.90 23.35 35.03 0e+00\n"]
-    assert [row.time_seconds for row in log_of("nccl-tests", lines).rows] == [45.2e-6, 45.2e-6, 44.9e-6]
+    assert [row.time_seconds for row in log_of("nccl-tests", lines).rows] == [45.2e-6, 45.2e-6, 45.2e-6, 44.9e-6]
 
 
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:

@@ -65,6 +65,24 @@ def test_groups_are_judged_apart() -> None:
     assert "behind" not in text
     assert "group 1" in text
     assert "group 2" in text
+    assert "several groups" in text
+
+
+def test_a_rank_that_the_watchdog_ended_is_not_silent() -> None:
+    """axolotl-ai-cloud/axolotl#3476, snowflakedb/ArcticTraining#219."""
+    dump = (
+        "[rank1]:[E ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a "
+        "collective timeout from this local rank and we will try our best. Last enqueued NCCL work: 855, last "
+        "completed NCCL work: 12.This is"
+    )
+    assert "rank 1 in work 13" in said(dump)
+    assert "rank 0 without" in said(dump)
+    assert "rank 0" not in said(dump, "[rank0]:[E x.cpp:744] [Rank 0] Some NCCL operations have failed or timed out.")
+    found = (
+        "[rank5]:[E ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank 5]  failure detected by watchdog at "
+        "work sequence id: 120049 PG status: last enqueued work: 120051, last completed work: 120048"
+    )
+    assert "rank 5 in work 120049" in said(found)
 
 
 def test_without_elements_the_operation_is_named() -> None:

@@ -320,6 +320,8 @@ _IN_THE_LOG: Final = {
         "remedy": "try that setting here",
         "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
         "no-iommu-pt": "start the kernel with iommu=pt",
+        "not-set": "set it (mpirun -x)",
+        "sharp-off": "check sharp_am of the subnet manager, and sharp_hello of every host",
         "choice-forced": _UNSET,
         "few-channels": _UNSET,
     },

@@ -36,7 +36,8 @@ _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _GOES_ON: Final = re.compile(
-    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP |Cannot initialize CollNet)"
+    r"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
     r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
 )
 """Warnings of NCCL after which jobs run as well."""
@@ -119,6 +120,8 @@ class Draft:
             self.progress.fail(line.number, text)
         if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)
+            if strong is not None and text.startswith("raise "):  # the program's text in a traceback
+                return
             if strong is not None and not (self._quotes_tool and _CONSEQUENCE.search(text)):
                 self.fail(strong[0], line.number)
             elif strong is None and _WEAK.match(text) is not None and not self._quotes_tool:
@@ -160,8 +163,11 @@ class Draft:
         self.error, self._quotes_tool, self._error_line = error.strip()[:_QUOTED], True, line
 
     def _downgrade_error(self) -> None:
-        """Turn the last error into a warning."""
-        self.note("warning", self._error_line, f"{self.error}; the tool continued")
+        """Turn the last error into a warning; nccl-tests ends with what it calls a failure of a test."""
+        code, after = "warning", "the tool continued"
+        if (self.error or "").startswith("Test "):
+            code, after = "failed-test", "a run failed: another than that of the rows, or it failed after them"
+        self.note(code, self._error_line, f"{self.error}; {after}")
         self.error, self._quotes_tool = None, False
 
     def begin(self, line: int) -> None:
@@ -277,7 +283,7 @@ class Draft:
             error.follows = failed.follows
             raise error
         if self.error is not None and not hides:
-            of = "" if self.tool == "failed job" else f" of {self.tool}"
+            of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
             message = f"the job{of} failed before its first result; its last error: {self.error}"
             raise LogError(message, seen, code="job-failed", log=self.source)
         if fatal:
@@ -289,7 +295,7 @@ class Draft:
         if "library_version" in self.facts:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
         of_people = self.tool == "table" and self.progress.phase is None
-        end = None if of_people else self.progress.end()
+        end = None if of_people else self.progress.end(self._notes)
         if end is not None and self.progress.hangs:
             message = f"a log of {self.tool} without results: {end.answer}"
             error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)

@@ -48,7 +48,7 @@ _TRY_PORT: Final = "start all ranks, and try the port from another host (nc -zv 
 _GLOO_NAME: Final = "set GLOO_SOCKET_IFNAME to one interface that is UP on every host (ip -br addr; busbw doctor)"
 _WARN: Final = "run it again with NCCL_DEBUG=WARN, which prints the call that failed"
 _NO_MEMORY: Final = Failure(
-    r"Call to (ibv_(?:create|alloc|reg)_\w+) failed",
+    r"Call to (ibv_(?:create|alloc|reg)_\w+) failed|UCX  ERROR (ibv_reg_\w+)\(.{1,200}\) failed",
     _CONNECT,
     "a NIC gets no memory ({})",
     "too little locked memory, or memory of GPUs without nvidia-peermem or dma-buf",
@@ -74,12 +74,28 @@ FAILURES: Final = (
     Failure(
         r"pair\.cc:\d+\] connect \S{1,64}:\d+: (Connection refused|No route to host|Connection timed out)"
         r"|connectFullMesh failed with .{0,200}?(no error|SO_ERROR: [\w ]{1,40}|timed out[\w ]{0,40})"
-        r"|Gloo (connectFullMesh) failed",
+        r"|Gloo (connectFullMesh) f",
         _CONNECT,
         "Gloo does not reach another rank ({})",
         "hosts tell each other an address that others do not reach (127.0.0.1 behind the name of the host, docker0), a "
         "firewall, or the other rank ended",
         _GLOO_NAME,
+        waits=True,
+    ),
+    Failure(
+        r"No available shared memory broadcast block found in (\d{1,9} sec\w*)",
+        _CALL,
+        "workers of vLLM did not answer for {}",
+        "a worker that still compiles or loads, failed, or hangs in a call between GPUs",
+        "look for the earliest error of a worker; if there is none, at the stacks of all workers (py-spy dump)",
+        waits=True,
+    ),
+    Failure(
+        r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
+        _CALL,
+        "{} did not come to the barrier",
+        "late data, an exception, another call than that of the others",
+        "look at the log of these ranks",
         waits=True,
     ),
     Failure(
@@ -101,14 +117,6 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
-        _CALL,
-        "{} did not come to the barrier",
-        "late data, an exception, another call than that of the others",
-        "look at the log of these ranks",
-        waits=True,
-    ),
-    Failure(
         r"Timed out after (\d{1,9}) seconds waiting for (?:clients|workers)\. (\d{1,7})/(\d{1,7})",
         _MEET,
         "after {} s only {} of {} ranks had joined",
@@ -117,7 +125,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"client socket has (?:failed to connect to|timed out after \d+ ?ms while trying to connect to) "
+        r"client socket has (?:failed to connect to|timed out after \d+ ?m?s while trying to connect to) "
         r"(?:any network address of )?[\[(]?([^\s,\])]{1,255})[\])]?[:,] ?(\d{1,5})",
         _MEET,
         "nothing answers at {}, port {}",
@@ -126,23 +134,25 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"failed to (?:bind|listen).{0,200}(?:EADDRINUSE|[Aa]ddress already in use)|(?<!\w)EADDRINUSE(?!\w)",
+        r"failed to (?:bind|listen).{0,200}(?:EADDRINUSE|[Aa]ddress already in use)|(?<!\w)EADDRINUSE(?!\w)"
+        r"|RuntimeError: Address already in use",
         _MEET,
         "the port of rank 0 is in use",
         "another job, or a process left of the last one",
         "give another port (--master-port), or end that process (ss -ltnp)",
     ),
     Failure(
-        r"RendezvousTimeoutError|RendezvousConnectionError|[Rr]endezvous (?:timed out|has failed)",
+        r"Rendezvous(?:Timeout|Connection|Closed)Error|[Rr]endezvous (?:timed out|has failed)",
         _MEET,
         "torchrun's rendezvous failed",
-        "a node that did not start torchrun, another --rdzv-endpoint or --rdzv-id there, a firewall",
+        "a node that did not start torchrun or ended it, another --rdzv-endpoint or --rdzv-id there, a firewall",
         _TRY_PORT,
         waits=True,
     ),
     Failure(
-        r"([Mm]issing ranks: ?\[?\d[\d, ]{0,200})"
-        r"|reduced, gathered or broadcasted by subset of ranks|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
+        r"([Mm]issing ranks: \[?\d[\d, ]{0,200})"
+        r"|reduced, gathered or broadcasted by subset of ranks(?:.{0,2000}?\[(ready ranks: [\d, ]{1,200})\])?"
+        r"|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
         _CALL,
         "some ranks do not make the call ({})",
         "late data, an exception, another call than that of the others",
@@ -166,7 +176,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"(?:CCOM|NCCL) WARN Timeout waiting for (RX|incoming connection)",
+        r"(?:CCOM|NCCL) WARN Timeout waiting for (RX|(?:incoming )?connection)",
         _MEET,
         "a rank waited in vain for another one ({})",
         _NOT_STARTED + ", a host too busy to start all of its processes in time",
@@ -192,7 +202,7 @@ FAILURES: Final = (
         "print RANK, WORLD_SIZE and MASTER_ADDR in every process (torchrun: --nnodes and --node-rank)",
     ),
     Failure(
-        r"(?:No|no) socket interface found",
+        r"(?:No|no) socket interface found|No interface found in the same subnet as remote address",
         _MEET,
         "NCCL has no network interface",
         "NCCL_SOCKET_IFNAME names none of this host, or a container has none",
@@ -200,7 +210,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:[Cc]onnect to|Call to connect(?: to)?) ?(\S{0,99}?)(?: |<\d+> )?(?:failed ?: ?|returned )(?:\d+\()?"
-        r"(?:Connection refused|No route to host|Connection timed out|Network is unreachable|Software caused)"
+        r"(?:Connection refused|No route to|Connection timed out|Network is unreachable|Software caused)"
         r"(?!.*retrying)",
         _CONNECT,
         "a rank does not reach another one {}",
@@ -247,14 +257,16 @@ FAILURES: Final = (
         "compare the versions of NCCL and the numbers of ranks of all hosts and containers",
     ),
     Failure(
-        r"OFI (?:addrinfo|fi_getinfo)\(\) failed",
+        r"OFI (?:addrinfo|fi_getinfo)\(\) failed|OFI (endpoint open) failed|(\w{1,20} fabric is not available)"
+        r"|(PSM\d can't open \w{1,9} unit|PSM\d no hfi units are active)",
         _MEET,
-        "libfabric has no network that MPI can use",
-        "FI_PROVIDER or I_MPI_OFI_PROVIDER names one that this host lacks, a container without the NIC's driver",
+        "libfabric has no network that MPI can use ({})",
+        "FI_PROVIDER, I_MPI_FABRICS or I_MPI_OFI_PROVIDER names one that this host lacks, no active port, more "
+        "processes than a NIC of Omni-Path serves, a container without the NIC's driver",
         "fi_info lists those that there are; unset these variables, or try FI_PROVIDER=tcp",
     ),
     Failure(
-        r"(?:Call to (ibv_modify_qp) failed|Failed to (modify QP)\b|Unable to (Connect the HCA))",
+        r"(?:(ibv_modify_qp) failed|Unable to (create ah)\b|Failed to (modify QP)\b|Unable to (Connect the HCA))",
         _CONNECT,
         "a NIC does not connect to another one ({})",
         "with RoCE: a GID index that is not routed, other subnets, VLANs or MTU; NICs of other rails that do not reach "
@@ -353,7 +365,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"'?(invalid device ordinal|CUDA-capable device\(s\) is/are busy or unavailable"
-        r"|no CUDA-capable device is detected)"
+        r"|no CUDA-capable device is detected|No CUDA GPUs are available|Found no NVIDIA driver|no GPUs found!"
+        r"|all CUDA-capable devices are busy)"
         r"|(?:CUDA|[Cc]uda|HIP).{0,200}?(initialization error)",
         "",
         "CUDA does not give a rank its GPU ({})",
@@ -368,6 +381,36 @@ FAILURES: Final = (
         "a server or virtual machine that it does not know, other versions of driver and container, a device that "
         "another process holds",
         "compare hl-smi on the host and in the container, and the ranks with the devices there",
+    ),
+    Failure(
+        r"(Driver/library version mismatch)|Failed to initialize (NVML: Unknown Error)",
+        "",
+        "the driver of the GPUs does not answer ({})",
+        "a driver that was updated while it ran, a container that lost its devices",
+        "restart the host, or the container (nvidia-smi has to work in it)",
+    ),
+    Failure(
+        r"(?:package doesn't|not) have (NCCL) built in",
+        "",
+        "torch has no {}",
+        "torch for CPUs, or for a system without NCCL",
+        "install torch for CUDA or ROCm, or take the backend gloo",
+    ),
+    Failure(
+        r"environment variable (\w{1,40}) expected, but not set",
+        _MEET,
+        "{} is not set, so that ranks do not find each other",
+        "a program that was started without a launcher",
+        "start it with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in every process",
+    ),
+    Failure(
+        r"No available node types can fulfill resource request \{(.{1,99}?)[,}]"
+        r"|Waiting for (creating a placement group)|number of (required GPUs exceeds)|Ray does not (allocate any GPUs)",
+        "the launcher starts ranks",
+        "Ray does not have the GPUs or the host that are asked for ({})",
+        "fewer GPUs in its cluster than ranks, or VLLM_HOST_IP of a host is not the address by which Ray knows it",
+        "compare it with ray status; set VLLM_HOST_IP of every host to its address there",
+        waits=True,
     ),
     Failure(
         r"undefined symbol: (nccl\w+)",
@@ -391,9 +434,9 @@ FAILURES: Final = (
         "give --allow-run-as-root",
     ),
     Failure(
-        r"Duplicate GPU detected ?: ?(rank \d{1,7} and rank \d{1,7})",
+        r"Duplicate GPU detected ?: ?(rank \d{1,7}(?: and rank \d{1,7})?)",
         _MEET,
-        "{} use the same GPU",
+        "ranks use the same GPU ({})",
         "the device is not set by local rank, or more processes than GPUs were started",
         "give every rank a GPU of its own (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES)",
     ),
@@ -401,7 +444,8 @@ FAILURES: Final = (
         r"(?i:(?:cuda|hip) failure) (?:\S{1,40}:\d+ |\d+ )?'"
         r"(named symbol not found|invalid device function|CUDA driver version is insufficient[^']{0,99}"
         r"|no kernel image is available[^']{0,99}"
-        r"|the provided PTX[^']{0,99}|device kernel image is invalid)'",
+        r"|the provided PTX[^']{0,99}|device kernel image is invalid)'"
+        r"|(?:CUDA|HIP) error: (invalid device function|no kernel image is available)|(hipErrorNoBinaryForGpu): Unable",
         "",
         "NCCL does not run on this GPU and driver ({})",
         "NCCL was built for another CUDA, for other GPUs, or for a newer driver",
@@ -424,29 +468,31 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )(-?9|137)\b"
-        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
+        r"(?:exitcode ?: ?|\(exitcode: ?|return code = |Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )"
+        r"(-?9|137)\b"
+        r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: (?:Out Of Memory|Killed)",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
         "look at dmesg and at the job's limit of memory",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|[Ss]ignal )(?:-?7)\b|Bus error",
+        r"(?:exitcode ?: ?|\(exitcode: ?|return code = |[Ss]ignal )(?:-?7)\b|(?<!PCIe )[Bb]us error",
         "",
         "a process ended by a bus error",
         "the shared memory of the host or container is full",
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
-        r"(peer access is not supported|peer mapping resources exhausted)",
+        r"(peer access is not supported|PeerAccessUnsupported|peer mapping resources exhausted)",
         _CONNECT,
         "GPUs do not reach each other's memory ({})",
         "models without peer access, an IOMMU or ACS between them, or more than eight peers",
         "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
     ),
     Failure(
-        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation)",
+        r"Got completion .{0,99}?(?:error |status=)(4|9|10|11)\b|(local access violation|local protection error)"
+        r"|UCX  ERROR (Remote access|Local protection)",
         _CALL,
         "a NIC refuses the memory of a request ({})",
         "GPUDirect RDMA through an IOMMU or ACS, other versions of NCCL or of firmware on the two hosts",
@@ -478,7 +524,8 @@ FAILURES: Final = (
         "set FI_CXI_DEFAULT_CQ_SIZE=131072, or FI_CXI_RX_MATCH_MODE=hybrid",
     ),
     Failure(
-        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded",
+        r"Barrier timed out\. (?:Barrier_id|Id): (\S{1,99}?)\.(?:\s|$)|DEADLINE_EXCEEDED: Deadline Exceeded"
+        r"|may be stuck\. (Expected \d{1,7} threads to join)",
         _MEET,
         "tasks of JAX did not come to a barrier ({})",
         _NOT_STARTED,
@@ -507,7 +554,7 @@ FAILURES: Final = (
     Failure(
         r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
         r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)"
-        r"|remote=(\S{1,255})\) timed out",
+        r"|remote=(\S{1,255})\) timed out|in store based barrier .{0,99}?(world_size=\d+, worker_count=\d+)",
         _MEET,
         "a rank waited in vain for what another one should have stored ({})",
         "that rank failed, is late (data, compilation), or never made this group or call",
@@ -516,7 +563,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer"
-        r"|OFI poll failed",
+        r"|OFI poll failed|NCCL WARN .{0,99}Connection reset by peer|UCX  ERROR .{0,200}remote peer"
+        r"|group\.cc:\d+ -> 6\b",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -545,7 +593,7 @@ FAILURES: Final = (
         "look at its log, " + _WARN,
     ),
     Failure(
-        r"unhandled system error|ncclSystemError",
+        r"unhandled system error|ncclSystemError|group\.cc:\d+ -> 2\b",
         _CONNECT,
         "a call to the system failed in NCCL",
         "too little shared memory (docker run --shm-size, --ipc=host), a missing interface or NIC, a firewall, too "
@@ -553,14 +601,15 @@ FAILURES: Final = (
         _WARN,
     ),
     Failure(
-        r"unhandled cuda error|ncclUnhandledCudaError",
+        r"unhandled cuda error|ncclUnhandledCudaError|group\.cc:\d+ -> 1\b"
+        r"|NCCL WARN Cuda failure (?:\d+ )?'([^']{1,99})'",
         "",
-        "a call of CUDA failed in NCCL",
+        "a call of CUDA failed in NCCL ({})",
         "NCCL built for another CUDA or GPU, a full GPU, a kernel that failed before, nvidia-fabricmanager not running",
         _WARN,
     ),
     Failure(
-        r"ncclInternalError|internal error - please report|internal error, NCCL version",
+        r"ncclInternalError|internal error - please report|internal error, NCCL version|group\.cc:\d+ -> 3\b",
         "",
         "NCCL met a state that it does not expect",
         "another rank that ended, other versions of NCCL on other hosts, a topology that it does not know",
@@ -568,14 +617,16 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version",
+        r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version"
+        r"|group\.cc:\d+ -> [45]\b|NCCL failure \S{1,99} 'invalid",
         "",
         "NCCL was called wrongly",
         "two ranks on one GPU, other versions of NCCL on other hosts, ranks that make other calls",
         _WARN,
     ),
     Failure(
-        r"(?:Signal|Caught error): (Segmentation fault)|exited on signal 11|exitcode ?: -11"
+        r"(?:Signal|Caught error): (Segmentation fault)|(?:exited on|Caught) signal 11\b"
+        r"|exitcode ?: -11|return code = -11|Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)"
         r"|= +(?:EXIT CODE|KILLED BY SIGNAL): +(?:11|139)\b",
         "",
         "a process crashed (segmentation fault)",
@@ -583,9 +634,10 @@ FAILURES: Final = (
         "run it without plugins (NCCL_NET_PLUGIN=none), or look at the core file (gdb, bt)",
     ),
     Failure(
-        r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection",
+        r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection"
+        r"|(on a different subnet \S{1,99})",
         "",
-        "Open MPI does not reach another host over TCP ({})",
+        "MPI does not reach another host over TCP ({})",
         "an interface that the others do not have (docker0, 169.254.x.x), a firewall",
         "give the network that all hosts have: mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include "
         "10.0.0.0/24",
@@ -598,16 +650,26 @@ FAILURES: Final = (
         "give it (--host A:8,B:8, or slots=8 in the file of hosts), or --oversubscribe",
     ),
     Failure(
+        r"(?:ORTE|PRTE) has lost communication|Remote daemon: \[\[\d+,\d+\],\d+\] on node (\S{1,255})",
+        "",
+        "mpirun lost a host ({})",
+        "that host or pod ended (memory, preemption, a crash), or the network to it broke",
+        "look at its end (dmesg, kubectl describe pod, the scheduler), then at the network",
+    ),
+    Failure(
         r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
         r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
-        r"|could not access\s+or execute an executable",
+        r"|sshd: (?:No such file|not found)|Command 'ssh .{1,200} returned non-zero exit status 255"
+        r"|could not (?:access\s+or execute|find) an executable|(?:mpirun|orted|pdsh): (?:command )?not found"
+        r"|mpi(?:run|exec) was unable to (?:find|start|launch) the specified|python[\d.]{0,5}: can't open file",
         "the launcher starts ranks",
         "not every rank was started",
-        "ssh asks for a password, a host lacks the program, or its path differs there",
+        "ssh asks for a password, a host or container lacks sshd or the program, or its path differs there",
         "run ssh HOST ls PROGRAM from the first host to all others",
     ),
     Failure(
-        r"error while loading shared libraries: (\S{1,200}?):",
+        r"error while loading shared libraries: (\S{1,200}?):|Failed to load NCCL library from ([^\s*]{1,200})"
+        r"|ImportError: (\S{1,200}): cannot open shared object file",
         "the launcher starts ranks",
         "the library {} is not found",
         "LD_LIBRARY_PATH is not passed to other hosts, or lacks its folder",
@@ -661,10 +723,18 @@ FAILURES: Final = (
     Failure(
         r"Watchdog caught collective operation timeout|due to a collective timeout|operations have failed or timed out",
         _CALL,
-        "torch's watchdog ended the job, because a call took too long",
+        "torch's watchdog ended the job, because a call failed or took too long",
         "another rank that failed, is late (data, checkpoint) or makes another call",
         _EARLIEST,
         waits=True,
+        follows=True,
+    ),
+    Failure(
+        r"SignalException: Process \d+ got signal: (1|2|15)\b|Received Signals\.(SIG(?:HUP|INT|TERM)) death signal",
+        "",
+        "torchrun was told to end (signal {})",
+        "a terminal that was closed (1, SIGHUP), a scheduler, or the launcher after another rank failed",
+        "use tmux or setsid for signal 1; else look for an earlier error in the logs of all ranks",
         follows=True,
     ),
     Failure(
@@ -677,6 +747,29 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
+        r"unable to reach each other|No components were able to be opened in the (pml) frame|(PML \w+) cannot be sel",
+        _CONNECT,
+        "Open MPI has no transport between its processes ({})",
+        "--mca btl or pml that leave out the network or shared memory, an Open MPI built without UCX",
+        "leave these options out, or give --mca pml ob1 --mca btl self,vader,tcp (vader is sm since 5.0)",
+    ),
+    Failure(
+        r"UC[CX]  ERROR (.{1,99})",
+        "",
+        "UCX or UCC failed ({})",
+        "a transport that does not work here: memory of GPUs, a NIC, shared memory",
+        "run it without that transport (UCX_TLS=^cuda_ipc, UCC_CL_BASIC_TLS=^mlx5); UCX_LOG_LEVEL=info names it",
+    ),
+    Failure(
+        r"\*\*\* An error occurred in (MPI_\w{1,40})|Open MPI (OFI MTL) is aborting"
+        r"|Fatal error in ((?:internal_|P?MPI_)\w{1,40})",
+        "",
+        "a call of MPI failed ({})",
+        "an error of the transport below it, arguments that do not fit the call, another rank that ended",
+        "read the line above it; try another transport (UCX_TLS, FI_PROVIDER; Open MPI: --mca pml ob1 --mca osc ^ucx "
+        "--mca mtl ^ofi)",
+    ),
+    Failure(
         r"BAD TERMINATION OF ONE OF YOUR",
         "",
         "a process of MPI ended with an error",
@@ -685,9 +778,11 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
+        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid"
+        r"|failed \(exitcode: [1-9]\d{0,2}\)"
+        r"|exits with (?:return )?code = -?[1-9]",
         "",
-        "a rank of torchrun ended with an error",
+        "a rank ended with an error",
         "an exception of the program",
         "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
         follows=True,
@@ -709,6 +804,8 @@ _MAY_FAIL: Final = re.compile(
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
+    r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
+    r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
 )
 """In every line that is about a failure, and found faster than the signs."""
 _STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")

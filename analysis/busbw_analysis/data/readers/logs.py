@@ -36,6 +36,7 @@ from busbw_analysis.data.readers import (
     param,
     paste,
     perftest,
+    progress,
     ras,
     rocm,
     stream,
@@ -131,6 +132,15 @@ def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
         pass
 
 
+def _starting(draft: Draft, lines: Iterable[str]) -> None:
+    """Where a program that starts its ranks stops, and its last exception, without a message of NCCL."""
+    for line in draft.scan(lines):
+        draft.progress.start(line.number, line.text)
+        if progress.EXCEPTION.match(line.text) is not None:
+            draft.fail(line.text, line.number)
+
+
+_START: Final = Reader("a parallel job", progress.STARTS, _starting, NCCL)
 _FAILURE: Final = Reader("failed job", failures.SIGN, _messages_alone, NCCL)
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
 _HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
@@ -380,10 +390,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     if reader in {None, _HARDWARE, _MESSAGES} and unread is not None:
         raise unread
     if reader is None:
-        raise LogError(
-            f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with "
-            "--format; else write a table with the headings op, ranks, size and time_us"
-        )
+        raise _unknown(name, file, pasted, head)
     try:
         is_table = is_recognised and reader is _TABLE
         return _read_table(name, file, pasted, head) if is_table else _read(name, file, reader, pasted)
@@ -408,6 +415,20 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
 
 _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-header"})
 """Codes of errors that say only that there is no result."""
+
+
+def _unknown(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> LogError:
+    """The error about a log without a reader: its last error, or where its ranks hang if a sentence says so."""
+    if _START.sign.search(head) is not None:
+        try:
+            _read(name, file, _START, pasted)
+        except LogError as error:
+            if error.code in {"hang", "job-failed"}:
+                return error
+    return LogError(
+        f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with "
+        "--format; else write a table with the headings op, ranks, size and time_us"
+    )
 
 
 def _read_table(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> ForeignLog:
@@ -461,6 +482,7 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
+    draft.progress.is_excerpt = pasted.fenced
     around: dict[int, str] = {}
     reader.read(draft, pasted.lines(_remedies(draft, _lines(file, notes)), around))
     log = draft.log()

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from busbw.runs.facts import RdmaPort
 
-SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
+SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) |\bINFO NET/")
 HARDWARE: Final = re.compile(
     rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)|LnkSta:|ACSCtl:"
     rb"|^(?:CA|Infiniband device) '|NvLink Link Status|Link 0: "
@@ -20,8 +20,8 @@ LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|ACSCtl:|CANNOT Access"
     r"|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
-    r"|Bootstrap ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
-    r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
+    r"|(?:Bootstrap|NET) ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
 
@@ -55,6 +55,7 @@ KINDS: Final = (
         re.compile(r"NET/OFI .{0,200}(?:[Ii]nitialization failed|Unable to find a protocol|Failing initialization)"),
         "the network plugin for libfabric (EFA, Slingshot) found no provider",
     ),
+    Evidence("no-rdma", re.compile(r"provider (efa|cxi|verbs) output empty list"), "libfabric finds no NIC for {}"),
     Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
     Evidence(
         "rdma-failed",
@@ -79,7 +80,7 @@ KINDS: Final = (
     Evidence(
         "wrong-interface",
         re.compile(
-            r"(?:Bootstrap|NET/Socket) ?: Using (?:\[\d+\])?"
+            r"(?:Bootstrap|NET(?:/Socket)?) ?: Using (?:interface |\[\d+\])?"
             r"((?:docker|virbr|veth|cni|cali)[^:<\s]{0,15}|br-[\da-f]{12}|lo(?=:))"
         ),
         "NCCL takes the interface {}, which other hosts do not reach",
@@ -112,6 +113,11 @@ KINDS: Final = (
         re.compile(r"^GPU(\d+)\s+(?:(?!NV\d)\S+\s+)*?(?:PIX|PXB|PHB|NODE|SYS)\s(?!.*\bNV\d)"),
         "GPU {} has no NVLink",
     ),
+    Evidence(
+        "sharp-off",
+        re.compile(r"NCCL WARN .*?(SHARP (?:coll init error|group create)|Cannot initialize CollNet)"),
+        "switches do not add (SHARP, CollNet), although they were asked to ({})",
+    ),
     Evidence("shm-off", _variable("NCCL_SHM_DISABLE", "1"), "{}={} sends the data of a host over its network"),
     Evidence(
         "shm-full",
@@ -136,7 +142,8 @@ KINDS: Final = (
     Evidence(
         "gdr-off",
         re.compile(
-            r"GPU Direct RDMA Disabled for HCA|via NET/(?!Socket)[\w ]+/\d+(?:\(\d+\))?(?:/Shared)?\s*$|PXN \d GDR 0"
+            r"GPU Direct RDMA Disabled for HCA|NET/OFI .{1,99}, disabling GDR"
+            r"|via NET/(?!Socket)[\w ]+/\d+(?:\(\d+\))?(?:/Shared)?\s*$|PXN \d GDR 0"
         ),
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
     ),
@@ -150,6 +157,7 @@ KINDS: Final = (
     Evidence("nccl-hint", re.compile(r"HINT: (.*\bwhen\b.*)"), "NCCL's hint: {}"),
     Evidence("numa-balancing", re.compile(r"NUMA auto balancing enabled"), "the kernel moves pages between NUMA nodes"),
     Evidence("no-iommu-pt", re.compile(r"Missing \"iommu=pt\""), "the IOMMU translates copies between devices"),
+    Evidence("not-set", re.compile(r"Missing \"((?:HSA|HIP)_\w+=\w+)\""), "{} is not set, which RCCL asks for"),
     Evidence(
         "retries",
         re.compile(r"\b(?:Call to )?(\w{1,64})(?: to \S{1,99})? returned .{1,200}, retrying"),
@@ -165,14 +173,18 @@ KINDS: Final = (
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
-HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt"})
+HARMLESS: Final = frozenset(
+    {"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
+)
 """Codes of evidence after which NCCL goes on, although it warns."""
 REMEDY: Final = "remedy"
 """Code of a sentence in a paste that names a variable which helped."""
 EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
 """All codes of evidence."""
-_HELPED: Final = re.compile(r"(?i)\b(?:s[lo]{2}ved|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b")
-_VARIABLE: Final = re.compile(r"\b((?:NCCL|RCCL|UCX|GLOO|FI|HSA|CUDA|TORCH_NCCL)_[A-Z\d_]{2,40} ?= ?[\w,:.^=/-]*[\w/])")
+_HELPED: Final = re.compile(r"(?i)\b(?:s[lo]{2}ve[sd]|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b")
+_VARIABLE: Final = re.compile(
+    r"\b((?:NCCL|RCCL|UCX|UCC|GLOO|FI|HSA|CUDA|TORCH_NCCL)_[A-Z\d_]{2,40} ?= ?[\w,:.^=/-]*[\w/])"
+)
 _ASSIGNED: Final = re.compile(r"\b[A-Z][A-Z\d_]+ ?=")
 _CLAUSES: Final = re.compile(r"[,.](?=\s|$)|;|\bbut\b")
 _DENIED: Final = re.compile(r"(?i)n't\b|\b(?:not|no|never|nor|without|still|unless|if)\b|\?")

@@ -60,7 +60,9 @@ _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
 _TIMED: Final = ("time", "algbw", "busbw")
-_HEADER: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+_ROOT: Final = re.compile(r"-?\d+")
+_GROUPS: Final = ((2, 4), (2, 3), (1, 4), (1, 3))
+"""Groups of times in a row, and their columns, the likeliest first."""
 _LONGEST_COMMAND: Final = 4000
 _LEAST_WORDS: Final = 6
 _DIGITS: Final = 0.02
@@ -118,7 +120,7 @@ class _Reader:
         self.part_line = 0
         self.op_hint: str | None = None
         self.labels: set[str | None] = set()
-        self.titled = self.done = self.doubled = False
+        self.titled = self.done = self.doubled = self.repeated = False
         self.headed = True
         self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
@@ -186,11 +188,14 @@ class _Reader:
         counts = [whole(word) for word in words[:2]]
         if len(words) <= _LEAST_WORDS or None in counts or not words[2][:1].isalpha():
             return False
+        if self.done and self.repeated:
+            self._interleaved(line.number, "rows appear twice, and go on below a summary")
         if (columns := _columns_of_row(words)) is not None:
             self._head(line, columns)
             self.headed = False
         else:
-            why = f"rows without a header that names their columns; put it above them, such as: {_HEADER}"
+            header = f"# {' '.join(_header(words))}"
+            why = f"rows without a header that names their columns; put it above them, such as: {header}"
             self.draft.note("no-header", line.number, why)
         return True
 
@@ -208,8 +213,9 @@ class _Reader:
         if self.part and columns is not None and columns.groups[0][-1] not in _TIMED:
             self._fill(columns)
             first = columns._replace(groups=columns.groups[:1], last=(), places=columns.places[:1])
-            if len(self.part) == first.width:
-                self._add(first, self.part, self.part_line)
+            root = dict(zip(first.base, self.part, strict=False)).get("root", "0")
+            if len(self.part) >= first.width and _ROOT.fullmatch(root):
+                self._add(first, self.part[: first.width], self.part_line)
                 self.part = []
         if self.part:
             self.draft.note("truncated-row", self.part_line, "a row that is cut off is ignored")
@@ -217,6 +223,7 @@ class _Reader:
 
     def _add(self, columns: Columns, words: list[str], line: int) -> None:
         case = tuple(words[: len(columns.base)])
+        self.repeated = not self.headed and (self.repeated or case in self.cases)
         if self.doubled and case in self.cases:
             self._interleaved(line, "every row appears twice below two headers")
         self.cases.add(case)
@@ -250,6 +257,7 @@ class _Reader:
     def _head(self, line: Line, columns: Columns) -> None:
         self.doubled = self.columns is not None and not self.draft.rows and not self.titled
         self.cases.clear()
+        self.repeated = False
         self._finish()
         self.columns, self.titled, self.place_order, self.headed = columns, False, (), True
         self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()
@@ -438,10 +446,8 @@ def _columns_of_row(words: list[str]) -> Columns | None:
     Rows begin with size, count and type. Up to 2.9 only operations that reduce have a redop, and only those with a root
     a root; the last column is then the error.
     """
-    base = ["size", "count", "dtype"]
-    base += ["redop"] if words[len(base)].isalpha() else []
-    base += ["root"] if re.fullmatch(r"-?\d+", words[len(base)]) else []
-    for count, width in ((2, 4), (2, 3), (1, 4), (1, 3)):
+    base = _base_of_row(words)
+    for count, width in _GROUPS:
         groups = [words[at : at + width] for at in range(len(base), len(words), width)]
         unit = next(
             (unit for unit in ("us", _OLD_TIME) if all(_agree(words[0], group, unit) for group in groups)), None
@@ -451,6 +457,21 @@ def _columns_of_row(words: list[str]) -> Columns | None:
             names = (*_TIMED, *((last,) if width > len(_TIMED) else ()))
             return Columns(tuple(base), (names,) * count, (), (False, True) if count == 2 else (None,), unit)
     return None
+
+
+def _base_of_row(words: list[str]) -> list[str]:
+    base = ["size", "count", "dtype"]
+    base += ["redop"] if words[len(base)].isalpha() else []
+    return base + (["root"] if _ROOT.fullmatch(words[len(base)]) else [])
+
+
+def _header(words: list[str]) -> list[str]:
+    """A header with as many columns as a row has words."""
+    base = _base_of_row(words)
+    fits = (shape for shape in _GROUPS if shape[0] * shape[1] == len(words) - len(base))
+    count, width = next(fits, _GROUPS[0])
+    last = "#wrong" if _is_count(words[-1]) else "error"
+    return [*base, *(*_TIMED, last)[:width] * count]
 
 
 def _is_count(word: str) -> bool:

@@ -90,7 +90,7 @@ def _reached(draft: Draft, lines: Iterable[Line]) -> Iterator[Line]:
     """The ``lines``; those that begin a phase tell where a log without rows ends."""
     for line in lines:
         begins = line.text.lstrip("* ")
-        if begins.startswith("remote address"):
+        if begins.startswith(("local address", "remote address")):
             draft.progress.went_on()
         for phase in _PHASES:
             if begins.startswith(phase.sign):

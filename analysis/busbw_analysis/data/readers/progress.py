@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from busbw.units import counted
@@ -28,8 +28,8 @@ PHASES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and count the ranks that started",
     ),
     Phase(
-        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via |NVLS comm"
-        r"|coll channels",
+        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via |Channel \d+/\d+ : "
+        r"|NVLS comm|coll channels",
         "ranks connect",
         "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU)",
         WHICH_PATH,
@@ -78,11 +78,31 @@ HELPING: Final = {
     ),
 }
 """For a variable that ends a hang, as the text says: the cause that this shows, and what to do."""
+_SWITCHES: Final = {"NCCL_P2P_DISABLE=1": ("p2p-off",), "NCCL_IB_DISABLE=1": ("rdma-off", "no-rdma", "sockets")}
+"""For a variable that forbids a path: codes of the evidence that this is not taken anyway."""
+_STARTS: Final = re.compile(
+    r"(?i:\binit(?:iali[sz]\w+)? (?:torch[. ])?(?:distributed|nccl|process group)\b(?! ends?\b))"
+    r"|distributed_init_method=|is using nccl==|init_process_group|Initializing TorchBackend"
+)
+"""What programs print when they start their ranks."""
+STARTS: Final = re.compile(
+    rf"{_STARTS.pattern}|\b(?:[NR]CCL|MPI|UCX|OFI|SHARP|RDMA|torchrun|mpirun|srun|MASTER_ADDR)\b".encode()
+)
+"""In a text about a program whose ranks start."""
+_STARTED: Final = re.compile(
+    r"Init (?:torch distributed|nccl) ends?|(?i:load(?:ing)? (?:the )?(?:model|weight|safetensors|checkpoint))"
+    r"|(?i:model load|KV cache|\bepoch\b|\bstep\b)"
+)
+"""What programs print later."""
+EXCEPTION: Final = re.compile(r"(?:\[\S{1,40}\]:? )?[\w.]{0,99}(?:Error|Exception): .{3}")
+"""The last line of a traceback of Python."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
 _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
 _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
 """A call, which NCCL prints with NCCL_DEBUG_SUBSYS=COLL."""
 _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .*)?Init (START|COMPLETE)")
+_RETURNED: Final = re.compile(r"group\.cc:\d+ -> [1-6]\b")
+"""A function of NCCL that returns an error, as ``ncclResult_t`` numbers it; after those of others NCCL may go on."""
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(
@@ -91,8 +111,11 @@ _PRINTING: Final = re.compile(
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
-    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hangs?|hung|hanging|stuck|freez\w{1,4}|frozen|deadlock\w{0,3}"
-    r"|(?<!-)time[sd]? ?out)\b(?! ?[=(:]| -+\w| \d+[smhd]? )|\u5361\u4f4f|\u5361\u6b7b|\u8d85\u65f6"
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}|frozen"
+    r"|deadlock\w{0,3}|without (?:further|any) progress|forever|never (?:returns?|finish\w{0,2}|completes?)|no response"
+    r"|does(?:n't| not) (?:proceed|continue|return|respond)|(?<!-)time[sd]? ?out(?! \())\b"
+    r"(?! ?[=:]|\(| -+\w| \d+[smhd]? )"
+    r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
 _NO_HANG: Final = re.compile(
@@ -154,7 +177,7 @@ class Progress:
         self._line, self._text = 0, ""
         self._started, self._complete = set[_Member](), set[_Member]()
         self._hosts, self._ways, self._channels = set[str](), Counter[str](), 0
-        self._is_reached = False
+        self._is_reached, self.is_excerpt = False, False
         self._reported: int | None = None
         self._networks: dict[str, str] = {}
         self._largest: tuple[int, str] = 0, ""
@@ -177,6 +200,8 @@ class Progress:
     def take(self, number: int, message: str) -> None:
         """Note the phase that a message of NCCL begins, the addresses over which ranks meet, and the ways of data."""
         self._hosts |= _host_of(message)
+        if _RETURNED.search(message) is not None:
+            self.fail(number, message)
         if (way := _VIA.search(message)) is not None:
             self._ways["/".join(filter(None, way.groups())).removesuffix("/read")] += 1
         elif (channels := _CHANNELS.search(message)) is not None:
@@ -188,9 +213,9 @@ class Progress:
         if (match := _PHASE.search(message)) is None:
             return
         phase = PHASES[int(str(match.lastgroup)[1:])]
-        self._line, self._text = number, message.partition("NCCL INFO ")[2][:120].strip()
-        if self.phase not in PHASES or PHASES.index(phase) > PHASES.index(self.phase):
-            self.phase = phase
+        if self.phase not in PHASES or PHASES.index(phase) >= PHASES.index(self.phase):
+            self.phase, self._line = phase, number
+            self._text = message.partition("NCCL INFO ")[2][:120].strip()
         if (init := _INIT.search(message)) is not None:
             of = init[3] or init[2]
             (self._started if init[4] == "START" else self._complete).add((of, int(init[1])))
@@ -201,6 +226,13 @@ class Progress:
         if phase is FIRST_CALL or self.phase not in PHASES:
             self.phase, self._line, self._text = phase, number, text.strip()[:120]
         self._is_reached = True
+
+    def start(self, number: int, text: str) -> None:
+        """Note a line of a program that starts its ranks, or goes on after that."""
+        if (match := _STARTS.search(text)) is not None:
+            self.phase, self._line, self._text = SET_UP, number, text[match.start() :][:80].strip()
+        elif _STARTED.search(text) is not None:
+            self.phase = None
 
     def hear(self, number: int, text: str) -> None:
         """Note a line of a person who says that the job hangs."""
@@ -255,12 +287,21 @@ class Progress:
         """Whether something shows a hang: a program of which nothing follows, ranks that did not start or are not
         ready beside others, addresses of different networks, a person who says it.
         """
-        lacks = len(self._started | self._complete) > 1 and self._started - self._complete
-        return bool(self._is_reached or lacks or len(self._networks) > 1 or self._reported is not None)
+        begun = len(self._started | self._complete) > 1 and (self._complete or not self.is_excerpt)
+        lacks = begun and self._started - self._complete
+        return bool(
+            (self._is_reached and not self.is_excerpt) or lacks or len(self._networks) > 1 or self._reported is not None
+        )
 
-    def end(self) -> Ending | None:
-        """Where the log ends, who is missing, and the usual causes; None without a message of NCCL that says it."""
+    def end(self, known: Container[str] = ()) -> Ending | None:
+        """Where the log ends, who is missing, and the usual causes; None without a message of NCCL that says it.
+
+        known: codes of evidence
+        """
         causes, action = HELPING.get(self.helped, ((self.phase or HANG).causes, (self.phase or HANG).action))
+        left = [variable for variable, codes in _SWITCHES.items() if not any(code in known for code in codes)]
+        if action is WHICH_PATH and len(left) < len(_SWITCHES):
+            action = f"run it again with {left[0]}: if that ends the hang, it is the path" if left else HANG.action
         if self.phase is None and self._reported is not None:
             return Ending(f"it hangs, as the text says (line {self._reported})", causes, action, 1)
         if self.phase is None:

@@ -18,7 +18,7 @@ from busbw_analysis.data.readers.progress import ranks_in_words
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
     (
-        rf"{TIMEOUT}: Work[A-Z]CCL\(|[Rr]ank \d+\].*, last enqueued|Not all ranks joining"
+        rf"{TIMEOUT}: Work[A-Z]CCL\(|[Rr]ank \d+\].*[,:] last enqueued|dump signal due to|Not all ranks joining"
         r"|Collective sequence number: \d+ has |Culprit rank \d"
     ).encode()
 )
@@ -34,10 +34,13 @@ _WAIT: Final = re.compile(
     r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<elements>\d+)(?:, NumelOut=(?P<result>\d+))?)?"
 )
 _STATE: Final = re.compile(
-    r"\[(?:PG (?:ID )?(?P<group>[^\]]{1,99}?) )?Rank (?P<rank>\d{1,7})\] .*last enqueued (?:NCCL )?work: "
+    r"\[(?:PG (?:ID )?(?P<group>[^\]]{1,99}?) )?Rank (?P<rank>\d{1,7})\] .*[Ll]ast enqueued (?:NCCL )?work: "
     r"(?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
-_BEGUN: Final = re.compile(rf"{TIMEOUT}|Timeout at NCCL work|(?:detected by|failure) watchdog at work|failure detected")
+_ENDED: Final = re.compile(r"\[rank(\d{1,7})\]:.{0,200}Some [A-Z]CCL operations have failed or timed out")
+_BEGUN: Final = re.compile(
+    rf"{TIMEOUT}|Timeout at NCCL work|(?:detected by|failure) watchdog at work|failure detected|dump signal"
+)
 _AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
 WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
@@ -72,12 +75,14 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     """Raises LogError with code ``hang`` that says what the ranks waited for, and which are behind."""
     waits: dict[int, _Wait] = {}
     trace: list[str] = []
+    ended: set[int] = set()
     unnamed = ""
     for number, text in enumerate(_unbroken(lines), 1):
         if may_fail(text):
             draft.progress.fail(number, text)
         trace += _TRACE.findall(text)[: _MOST - len(trace)]
         in_world = _WORLD_RANK.search(text)
+        ended.update(map(int, _ENDED.findall(text)))
         if (match := _WAIT.search(text)) is not None:
             elements = "" if match["elements"] is None else f" of {int(match['elements']):,} elements"
             ranks = _ranks(match["op"], int(match["elements"] or 0), int(match["result"] or 0))
@@ -89,10 +94,11 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 continue
             rank = int(match["rank"] if in_world is None else in_world[1])
             waits.setdefault(rank, replace(wait, rank=rank))
-        elif (match := _STATE.search(text)) is not None and (at := _AT.search(text)) is not None:
+        elif (match := _STATE.search(text)) is not None:
             rank = int(match["rank"] if in_world is None else in_world[1])
-            known = waits.get(rank, _Wait(rank, "", int(at[1]), ""))
-            if known.enqueued is None and known.work == int(at[1]):
+            work = int(at[1]) if (at := _AT.search(text)) is not None else int(match["completed"]) + 1
+            known = waits.get(rank, _Wait(rank, "", work, ""))
+            if known.enqueued is None and known.work == work:
                 enqueued, completed = int(match["enqueued"]), int(match["completed"])
                 waits[rank] = replace(known, group=match["group"] or "", enqueued=enqueued, completed=completed)
     if trace and not waits:
@@ -102,12 +108,14 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     named = {wait.group for wait in waits.values() if wait.group}
     only = next(iter(named)) if len(named) == 1 else ""  # a rank without a second line is of the only group
     groups = by_key((wait.group or only, wait) for wait in waits.values())
-    silent = sorted(set(range(max(waits, default=0))) - set(waits)) if len(groups) == 1 else []
+    silent = sorted(set(range(max(waits, default=0))) - set(waits) - ended) if len(groups) == 1 else []
     texts = [
         f"group {group}: {text}" if len(groups) > 1 and group else text
         for group, members in groups.items()
         for text in _of_group(members, silent)
     ]
+    if len(groups) > 1:
+        texts.append("ranks wait in several groups: one is late, or does not make the calls of two groups in one order")
     texts = texts or [f"{unnamed}which one is missing"]
     failed = draft.progress.failure(alone=False)
     also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
