@@ -116,7 +116,7 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine, reserved: Plan
             more = 100 * (reserved.time.total / best.time.total - 1)
             instead = f"the fastest that has it to spare takes {more:.0f} % longer: {layout_text(reserved.step)}"
         yield Paragraph(
-            f"Published steps needed up to {100 * MOST_MEMORY - 100:.0f} % more memory than computed; {instead}",
+            f"Measured steps needed up to {100 * MOST_MEMORY - 100:.0f} % more memory than computed; {instead}",
             tone="caution",
         )
     if summary.never_held:
@@ -128,7 +128,7 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine, reserved: Plan
         backend = "" if machine.gpu is None else " --backend nccl"
         prices = best.time.prices
         doubt = (
-            "No call was measured: times of calls are by datasheets and assumed latencies"
+            "No time of a call has an interval: they are of the network as given, of datasheets, or of too few launches"
             if all(price.low is None for price in prices)
             else f"{best.not_validated} of {counted(len(prices), 'kind')} of calls are NOT VALIDATED: their times are "
             "assumed or badly fitted"

@@ -192,13 +192,19 @@ def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) ->
     return f"{words}; dp {hidden} hidden by a micro-batch: that takes {tokens:.0f} tokens a GPU, and it has {own}"
 
 
+_LIMITED_BY: Final[dict[Limit, str]] = {
+    "compute": "compute",
+    "memory": "memory",
+    "inside": "links in a node",
+    "between": "NICs",
+}
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
     Column("what", lambda row: row[0].name),
     Column("FLOP", lambda row: row[0].flop, "{:.3g}".format),
     Column("memory", lambda row: row[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
     Column("network", lambda row: row[0].network_intensity, "{:.3g}".format, "FLOP/B"),
     Column("at least", lambda row: max(row[1].values()), format_seconds),
-    Column("limited by", lambda row: max(row[1], key=lambda name: row[1][name])),
+    Column("limited by", lambda row: _LIMITED_BY[max(row[1], key=lambda name: row[1][name])]),
 )
 
 

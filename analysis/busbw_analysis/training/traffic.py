@@ -318,7 +318,14 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
         nodes = e // per_host
         copies = min(model.nodes_per_token, model.top_k, nodes)
         parts = [
-            (" between nodes", nodes, round(token * copies), "(N−1)/N min(k, M) b s h w", NODES, layout.tp * per_host),
+            (
+                " between nodes",
+                nodes,
+                round(token * copies),
+                "(N−1)/N min(k, N_t) b s h w",
+                NODES,
+                layout.tp * per_host,
+            ),
             (" inside a node", per_host, round(token * model.top_k), "(g−1)/g k b s h w", NODES, layout.tp),
         ]
     op = "all_to_all" if step.imbalance == 1 else "all_to_all_v"
@@ -377,7 +384,7 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
         ),
         Statement(
             "pp",
-            "b s h / M",
+            "batch · s h / m",
             "b s h w in each direction for every micro-batch, v times when interleaved; /t if ranks send parts",
             tokens * model.hidden / layout.micro_batches,
             sent(rows, "pp"),
@@ -425,7 +432,7 @@ _TRAFFIC: Final[tuple[Column[Traffic], ...]] = (
 )
 _LETTERS: Final = (
     "of a call: n ranks; d, t, p, c, e of dp, tp, pp, cp, ep; m micro-batches of b sequences of s tokens; h hidden "
-    "width; Ψ parameters of a rank; w, w_g bytes of an element, of a gradient (docs/training.md has all)"
+    "width; Ψ parameters of a rank; w, w_g bytes of an element, of a gradient (docs/training.md has more)"
 )
 _BUBBLES: Final = ("(p−1)/(m v + p−1)", "1 − m Σ L_r/(p T), T = m max L_r + (Σ L_r − max L_r)/v")
 _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
