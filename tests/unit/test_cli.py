@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from testing.command import busbw
+from testing.logs import LOGS
 from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
@@ -413,6 +414,14 @@ def test_what_the_machine_refuses_is_an_error_in_words(arguments: tuple[str, ...
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 2
     assert name in result.stderr
+
+
+@pytest.mark.parametrize(("command", "lacks"), [("gate", True), ("fleet", True), ("show", False)])
+def test_a_hint_on_options_of_logs_names_the_command_that_has_them(command: str, lacks: bool) -> None:
+    answer = busbw(command, str(LOGS / "perftest-untitled.txt"))
+    assert answer.exit_code != 0
+    assert "--op" in answer.stderr
+    assert ("busbw import" in answer.stderr) == lacks
 
 
 def test_completion_of_what_cannot_be_read_is_silent() -> None:

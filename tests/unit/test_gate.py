@@ -372,6 +372,20 @@ def test_what_is_no_list_of_rules_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("metric", "limit"),
+    [
+        *(("time", limit) for limit in ("0us", "0.0001ns")),
+        *(("skew", limit) for limit in ("1e308", "0")),
+        *(("ratio_to_model", limit) for limit in ("1e-320", "1e300")),
+        *(("missing_cases", limit) for limit in ("1e308", "-1", "0.5")),
+    ],
+)
+def test_a_limit_that_nothing_can_have_is_refused(metric: str, limit: str) -> None:
+    with pytest.raises(UsageError):
+        parse_rules(f'[[rule]]\nmetric = "{metric}"\nat_most = "{limit}"', "r.toml")
+
+
+@pytest.mark.parametrize(
     ("sizes", "inside", "outside"),
     [
         ("64", (64,), (63, 65)),

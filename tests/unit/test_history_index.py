@@ -407,6 +407,12 @@ def _sql(results: Path, *arguments: str) -> Result:
     return busbw("sql", *arguments, "--results-dir", str(results))
 
 
+@pytest.mark.parametrize("command", [["index"], ["sql", "SELECT 1"], ["history"]])
+def test_a_folder_that_is_not_there_is_a_mistake(command: list[str], tmp_path: Path) -> None:
+    assert busbw(*command, "--results-dir", str(tmp_path / "misspelt")).exit_code == 2
+    assert not (tmp_path / "misspelt").exists()
+
+
 def test_sql_prints_a_table_csv_or_json(results: Path) -> None:
     query = "SELECT run, started, hosts, 0.5::DECIMAL(3, 1) AS half FROM runs ORDER BY run LIMIT 1"
     row = ["night-000", "2026-02-12T02:00:00", ["node0"], 0.5]

@@ -746,7 +746,7 @@ def test_what_a_tool_checks_only_out_of_place_had_no_verification_turned_off(tmp
     text = re.sub(r" 0$", " N/A", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     path.write_text(text, encoding="utf-8")
     checks = {case.check.in_words for case in judged(path).cases if case.check.state == "not checked"}
-    assert checks == {"not checked (the tool checks only others of this table)"}
+    assert checks == {"not checked (the tool checks only other rows of this table)"}
 
 
 def test_wrong_data_were_measured(tmp_path: Path) -> None:

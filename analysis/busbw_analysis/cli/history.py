@@ -55,11 +55,18 @@ _engine_option = click.option(
 def index(*, shard: str | None, engine: str | None, results_dir: Path) -> None:
     """Gather the summaries of new and changed runs into results/index, so that history, sql and list runs are fast."""
     part, parts = _shard(shard)
+    _refuse_nowhere(results_dir)
     folders = [folder for folder in store.folders(results_dir) if zlib.crc32(folder.name.encode()) % parts == part - 1]
     with engine_of(engine) as workers:
         gathering = gather(results_dir, folders, workers)
     _say_unreadable(gathering.unreadable)
     echo(f"{counted(gathering.added, 'run')} added, {gathering.unchanged} unchanged")
+
+
+def _refuse_nowhere(results_dir: Path) -> None:
+    """Raise UsageError for a folder that does not exist, such as a misspelt one."""
+    if not results_dir.is_dir():
+        raise UsageError(f"there is no folder {results_dir}; measure a run, or give --results-dir", code="no-such-run")
 
 
 def _shard(text: str | None) -> tuple[int, int]:
@@ -85,7 +92,7 @@ def _say_what_is_missing(views: Views) -> None:
 
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=names_of_runs)
-@click.option("--op", "ops", metavar="OP,…", default="", help="Only these operations.")
+@click.option("--op", "ops", metavar="OP,…", help="Only these operations.")
 @click.option("--sizes", callback=parsed(parse_sizes), help="Only these sizes, such as 1MiB or 1KiB..1GiB*4.")
 @click.option("--machine", help="Only runs on this machine.")
 @click.option("--backend", help="Only this backend.")
@@ -102,7 +109,7 @@ def _say_what_is_missing(views: Views) -> None:
 def history(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],
-    ops: str,
+    ops: str | None,
     sizes: tuple[int, ...] | None,
     machine: str | None,
     backend: str | None,
@@ -118,7 +125,7 @@ def history(  # noqa: PLR0913 - click hands every option over by name
 
     A value is the median over the launches of a run. Cases with other settings, machines or tools are other lines.
     """
-    named = tuple(name.strip() for name in ops.split(",") if name.strip())
+    named = () if ops is None else tuple(name.strip() for name in ops.split(","))
     for name in named:
         if name not in OPS:
             refuse_unknown("--op", name, OPS)
@@ -176,6 +183,7 @@ def sql(*, query: str, as_csv: bool, results_dir: Path, as_json: bool) -> None:
     """Print the result of QUERY, one SELECT in DuckDB's SQL over the views runs and launches of all runs."""
     if as_csv and as_json:
         raise UsageError("--csv and --json: give one of them")
+    _refuse_nowhere(results_dir)
     with engine_of(None) as workers, views_of(results_dir, store.places(results_dir), workers) as views:
         _say_what_is_missing(views)
         names, rows = views.answer(query)

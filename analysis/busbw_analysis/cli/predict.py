@@ -8,7 +8,7 @@ import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo
-from busbw.ops import LOCAL, ON_SOCKETS, STORING
+from busbw.ops import LOCAL, ON_SOCKETS, STORING, limits
 from busbw.runs.run import Run
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import parse_sizes
@@ -23,7 +23,7 @@ from busbw_analysis.report.to_terminal import render
 @click.argument("named", metavar="[RUN]...", nargs=-1, shell_complete=options.names_of_runs)
 @options.run_option("--from", "Another measured run, like RUN; repeatable.", "runs", multiple=True)
 @click.option("--op", help="Operation, one of those measured.")
-@click.option("--ranks", type=int, help="Number of ranks to predict for.")
+@click.option("--ranks", type=click.IntRange(max=limits.MOST_RANKS), help="Number of ranks to predict for.")
 @click.option("--size", "sizes", help="Size S: 1GiB, or a range 8..1GiB*2.  [default: five of the measured sizes]")
 @click.option(
     "--hosts",

@@ -396,8 +396,8 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     """Compute the read rate of training, the duration of checkpoints, how often to save, and the time lost."""
     if model is None and (sample is None or write_rate is not None):
         raise UsageError("give --model (to read for and to save), or --sample without --write-rate", code="storage")
-    if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 0 < mtbf < 1e30)):
-        message = "--achieved must be above 0 FLOP/s, --restart at least 0 s and --mtbf above 0 hours, all finite"
+    if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 1e-3 <= mtbf < 1e30)):
+        message = "--achieved must be above 0 FLOP/s, --restart at least 0 s and --mtbf from 0.001 h on, all finite"
         raise UsageError(message, code="storage")
     if mtbf is not None and write_rate is None and (run is None or model is None):
         raise UsageError("--mtbf needs --model, and --write-rate or --from", code="storage")

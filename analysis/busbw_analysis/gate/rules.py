@@ -119,21 +119,32 @@ def _ranges(sizes: str) -> list[tuple[int, int]]:
     return ranges
 
 
+_MOST: Final = 1e9
+"""No count, ratio or share of a rule is larger."""
+
+
+def _time(text: str) -> float:
+    nanoseconds = round(parse_time(text) * 1e9, 3)
+    if not nanoseconds > 0:
+        raise UsageError(f"time {text!r}: expected a time above 0, such as {EXAMPLES['time']}")
+    return nanoseconds
+
+
 def _positive_share(text: str) -> float:
-    return parse_share(text, most=math.inf)
+    return parse_share(text, most=_MOST)
 
 
 def _ratio(text: str) -> float:
     ratio = _number(text)
-    if not 0 < ratio < math.inf:
-        raise UsageError(f"{text!r}: expected a ratio above 0, such as 1.10")
+    if not 1 / _MOST <= ratio <= _MOST:
+        raise UsageError(f"{text!r}: expected a ratio from {1 / _MOST:g} to {_MOST:g}, such as 1.10")
     return ratio
 
 
 def _count(text: str) -> float:
     count = _number(text)
-    if not (count >= 0 and count == math.floor(count)):
-        raise UsageError(f"{text!r}: expected a number of cases, such as 0")
+    if not (0 <= count <= _MOST and count == math.floor(count)):
+        raise UsageError(f"{text!r}: expected a whole number from 0 to {_MOST:g}, such as 0")
     return count
 
 
@@ -147,7 +158,7 @@ def _number(text: str) -> float:
 
 _READ: Final[Mapping[Unit, Callable[[str], float]]] = {
     "rate": parse_rate,
-    "time": lambda text: round(parse_time(text) * 1e9, 3),
+    "time": _time,
     "share": _positive_share,
     "ratio": _ratio,
     "count": _count,

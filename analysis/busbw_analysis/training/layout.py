@@ -491,6 +491,6 @@ def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
 def step_words(step: Step) -> str:
     """The model, its layout and its batch, as the title of a table."""
     return (
-        f"{step.model.name}, {step.layout.gpus} GPUs: {layout_text(step)}; batch {step.batch}, sequence "
+        f"{step.model.name}, {counted(step.layout.gpus, 'GPU')}: {layout_text(step)}; batch {step.batch}, sequence "
         f"{step.sequence}, {counted(step.layout.micro_batches, 'micro-batch', 'micro-batches')} of {step.micro_batch}"
     )

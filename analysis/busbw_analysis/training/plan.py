@@ -13,6 +13,7 @@ import msgspec
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.key_values import written
+from busbw.units import counted
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.training.calibration import calibrate
 from busbw_analysis.training.held import MOST_MEMORY, interval, never_held
@@ -177,7 +178,7 @@ def plan(request: Wanted, machine: Machine) -> Plan:
     if not search.best or min(search.best.values(), key=lambda planned: planned.time.total).time.binds != "compute":
         for choices in short:
             search.among(choices)
-    what = f"{request.model.name} on {request.gpus} GPUs"
+    what = f"{request.model.name} on {counted(request.gpus, 'GPU')}"
     if search.least is None or search.smallest is None:
         given = ", ".join(f"{written(name)} {setting_text(value)}" for name, value in request.settings.items())
         if refusals:  # degrees divide the model, but no layout can have the other settings

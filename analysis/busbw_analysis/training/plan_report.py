@@ -204,7 +204,9 @@ def plan_tables(
         *(f"extrapolated: {words}" for words in extrapolated[:_MOST_NOTES]),
         f"extrapolated: and {len(extrapolated) - _MOST_NOTES} more" if len(extrapolated) > _MOST_NOTES else "",
     ]
-    title = f"{request.model.name} on {request.gpus} GPUs; batch {request.batch}, sequence {request.sequence}"
+    title = (
+        f"{request.model.name} on {counted(request.gpus, 'GPU')}; batch {request.batch}, sequence {request.sequence}"
+    )
     yield table(title, columns, kept, *notes)
 
 

@@ -3,6 +3,7 @@
 import importlib
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
@@ -118,6 +119,10 @@ _SUBCOMMANDS: Final = {
 """Commands below another one, as a user may type them without it."""
 
 
+_LACKING: Final = frozenset({"no-op", "no-ranks", "not-a-log"})
+"""Codes of logs that lack what options of ``busbw show`` and ``import`` can say."""
+
+
 class _Commands(click.Group):
     """A click group that imports commands by name and turns busbw's errors into exit codes."""
 
@@ -176,6 +181,17 @@ class _Commands(click.Group):
             if not args and extra.get("args") is None:  # the process is the command's own, and now exits
                 _release_signals()
 
+    def _instead(self, ctx: click.Context, error: BusbwError) -> Iterator[str]:
+        """What to do where the command lacks the options that ``error`` asks for."""
+        name = ctx.invoked_subcommand or ""
+        command = self.get_command(ctx, name)
+        options = {flag for parameter in command.params for flag in parameter.opts} if command is not None else set()
+        if error.code in _LACKING and "--nics" not in options:
+            yield (
+                f"busbw {name} has no such options for logs: give them to busbw import LOG --machine NAME, and the run "
+                f"that this stores to busbw {name}"
+            )
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
@@ -184,7 +200,7 @@ class _Commands(click.Group):
             raise
         except BusbwError as error:
             echo(_message(error), err=True)
-            for note in getattr(error, "__notes__", ()):
+            for note in (*getattr(error, "__notes__", ()), *self._instead(ctx, error)):
                 echo(f"  {plain_text(note)}", err=True)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
         except ModuleNotFoundError as error:
