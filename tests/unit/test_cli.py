@@ -416,8 +416,8 @@ def test_what_the_machine_refuses_is_an_error_in_words(arguments: tuple[str, ...
     assert name in result.stderr
 
 
-@pytest.mark.parametrize(("command", "lacks"), [("gate", True), ("fleet", True), ("show", False)])
-def test_a_hint_on_options_of_logs_names_the_command_that_has_them(command: str, lacks: bool) -> None:
+@pytest.mark.parametrize(("command", "lacks"), [("predict", True), ("fleet", True), ("show", False)])
+def test_a_hint_on_options_of_logs_names_the_command_that_has_them(command: str, *, lacks: bool) -> None:
     answer = busbw(command, str(LOGS / "perftest-untitled.txt"))
     assert answer.exit_code != 0
     assert "--op" in answer.stderr
