@@ -235,3 +235,10 @@ def test_both_ends_of_a_connection_are_one_launch(tmp_path: Path) -> None:
 def test_a_heading_alone_is_where_a_job_hangs_whatever_helped(tmp_path: Path) -> None:
     text = "Works well with `-x UCX_DC_MLX5_TM_ENABLE=n`.\n# Benchmarking Allreduce\n# #processes = 1440\n"
     assert code_of(tmp_path, f"{text}       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]\n") == "hang"
+
+
+def test_powers_of_two_up_to_1024_of_a_unit_are_of_1024(tmp_path: Path) -> None:
+    rows = "".join(f"| {size} | {size} |\n" for size in (256, 512, 1024))
+    table = f"all_reduce on 8 GPUs\n\n| Message Size (KB) | busbw (GB/s) |\n|---|---|\n{rows}"
+    assert {row.case.size_bytes for row in read(tmp_path, table).imported} == {2**18, 2**19, 2**20}
+    assert code_of(tmp_path, table.replace("| 1024 | 1024 |\n", "")) == "ambiguous-heading"

@@ -171,8 +171,8 @@ class Units:
     def _only(self, meanings: set[int], sizes: Sequence[_Amount | None]) -> int | None:
         """The one meaning of the sizes that is left; None if there are two.
 
-        Powers of two that go on across a unit (256 MB, 512 MB, 1 GB) are multiples of 1024; sizes that are powers of
-        two only after rounding (8.39 MB, 67.1 MB) are multiples of 1000.
+        Powers of two that go on across a unit (256 MB, 512 MB, 1 GB; 1024 KB) are multiples of 1024; sizes that are
+        powers of two only after rounding (8.39 MB, 67.1 MB) are multiples of 1000.
         """
         several = sorted(
             (size for size in sizes if size is not None and len(size.values) > 1), key=lambda size: size.by(1)
@@ -180,10 +180,17 @@ class Units:
         if not several or len(meanings) == 1:
             return next(iter(meanings)) if several else 0
         if all(_is_power(size.by(1), 0.0) for size in several):
+            if any(size.by(1) >= 1024 * _unit(size.values) for size in several):
+                return 1
             steps = [(high.by(1) / low.by(1), high.by(0) / low.by(0)) for low, high in pairwise(several)]
             return 1 if any(binary != decimal and binary <= _MOST_STEP for binary, decimal in steps) else None
         rounded = all(size.digit < _SURE and _is_power(size.by(0), size.digit) for size in several)
         return 0 if rounded else None
+
+
+def _unit(meanings: tuple[float, ...]) -> float:
+    """The unit of a size by its decimal and its binary meaning, as multiples of 1024."""
+    return 2.0 ** (10 * round(log2(meanings[1] / meanings[0]) / log2(1.024)))
 
 
 def _is_power(size: float, error: float) -> bool:
