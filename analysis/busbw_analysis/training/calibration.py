@@ -92,10 +92,7 @@ class _Slower:
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """The price of one call."""
-        price = self.prices.price(op, size_bytes, group)
-        low, high = (None if end is None else end * self.factor for end in (price.low, price.high))
-        moving, latency = price.moving * self.factor, price.latency * self.factor
-        return replace(price, latency=latency, moving=moving, low=low, high=high)
+        return self.prices.price(op, size_bytes, group).times(self.factor)
 
 
 def slower(machine: Machine, kernels: float, calls: float) -> Machine:

@@ -115,6 +115,11 @@ class Price:
         """Both parts together."""
         return self.latency + self.moving
 
+    def times(self, factor: float) -> "Price":
+        """The price of a call that takes ``factor`` times as long."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return replace(self, latency=self.latency * factor, moving=self.moving * factor, low=low, high=high)
+
 
 class Wires(NamedTuple):
     """The least seconds of calls on the links inside a host and on the cards between hosts; both work at once."""
@@ -377,14 +382,9 @@ def _joined(own: _Priced, predicted: Sequence[Price], sizes: Sequence[int]) -> _
         return others
     (first, low), (last, high) = own[0], own[-1]
     at = dict(others)
-    below = [(size, _times(price, low.seconds / at[first].seconds)) for size, price in others if size < first]
-    above = [(size, _times(price, high.seconds / at[last].seconds)) for size, price in others if size > last]
+    below = [(size, price.times(low.seconds / at[first].seconds)) for size, price in others if size < first]
+    above = [(size, price.times(high.seconds / at[last].seconds)) for size, price in others if size > last]
     return [*below, *own, *above]
-
-
-def _times(price: Price, factor: float) -> Price:
-    low, high = (None if end is None else end * factor for end in (price.low, price.high))
-    return replace(price, latency=price.latency * factor, moving=price.moving * factor, low=low, high=high)
 
 
 def _price(forecast: Forecast) -> Price:
