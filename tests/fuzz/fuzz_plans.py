@@ -360,7 +360,7 @@ def _simulate(random: Random) -> Input:
     ranks = random.choice(("2", "3", "4", "4", "8", *(one for one in _INTEGERS if one not in {"1000", "1_000"})))
     size = random.choice(("8", "1MiB", "8..1MiB*8", *_SIZES))
     arguments = ("simulate", f"--op={random.choice((*ALGORITHMS, 'x'))}", f"--ranks={ranks}", f"--size={size}")
-    flags = random.choice(((), ("--json",), ("--free-running",)))
+    flags = random.choice(((), ("--json",)))
     return Input((*arguments, f"--network={_network(random)}", *_options(random, of, 2), *flags))
 
 

@@ -44,11 +44,9 @@ def traffic_of(op: str, name: str, ranks: int, hosts: int = 1) -> Traffic:
     return Traffic.of(ALGORITHMS[op][name].on(ranks, hosts))
 
 
-def run(
-    op: str, name: str, network: Network, size: float = 64 * MIB, costs: Costs | None = None, *, free: bool = False
-) -> Simulation:
+def run(op: str, name: str, network: Network, size: float = 64 * MIB, costs: Costs | None = None) -> Simulation:
     place = network.placement
-    return simulate(traffic_of(op, name, place.ranks, place.hosts), size, network, costs, free_running=free)
+    return simulate(traffic_of(op, name, place.ranks, place.hosts), size, network, costs)
 
 
 class TestFairRates:
@@ -184,22 +182,15 @@ class TestAgainstTheFormulas:
         st.sampled_from([(row.op, row.algorithm) for row in TEXTBOOK]),
         st.integers(2, 6).map(lambda half: 2 * half),
         st.sampled_from(["two-level:nic=1GB/s,inner=3GB/s,delay=9us,inner_delay=2us", "flat:rate=1GB/s"]),
-        st.booleans(),
     )
     @settings(max_examples=60, deadline=None)
-    def test_the_links_carry_what_the_schedule_sends(
-        self,
-        which: tuple[str, str],
-        ranks: int,
-        text: str,
-        free: bool,  # noqa: FBT001 - hypothesis gives it by position
-    ) -> None:
+    def test_the_links_carry_what_the_schedule_sends(self, which: tuple[str, str], ranks: int, text: str) -> None:
         op, name = which
         if ALGORITHMS[op][name].refuse(ranks) is not None:
             return
         network = parse_network(text).on(Placement(ranks, 2))
         schedule = ALGORITHMS[op][name].on(ranks, ranks // 2)
-        done = simulate(Traffic.of(schedule), MIB, network, free_running=free)
+        done = simulate(Traffic.of(schedule), MIB, network)
         out = [n for n, link in enumerate(done.links) if link.name.startswith("rank") and link.name.endswith("out")]
         into = [n for n, link in enumerate(done.links) if link.name.startswith("rank") and link.name.endswith("in")]
         moved = float(cost(schedule).moved) * MIB
@@ -252,23 +243,16 @@ class TestEvents:
         alone = simulate(schedule(3, [message(0, 2, 4), message(1, 2, 1)]), 8, network)
         assert alone.seconds == pytest.approx(5.0)  # 2 s alone, 2 s in halves, 1 s alone
 
-    def test_a_round_is_a_barrier_and_free_running_ranks_know_none(self) -> None:
+    def test_a_round_is_a_barrier(self) -> None:
         network = Lines([1.0, 1.0], {(0, 1): ([0], 0.5), (2, 3): ([1], 0.5)})
         traffic = schedule(4, [message(0, 1, 6), message(2, 3, 1)], [message(0, 1, 1), message(2, 3, 6)])
         assert simulate(traffic, 8, network).seconds == pytest.approx(6.5 + 6.5)
-        assert simulate(traffic, 8, network, free_running=True).seconds == pytest.approx(6.5 + 1.5)
-
-    def test_a_message_waits_for_both_its_ranks(self) -> None:
-        network = Lines([1.0, 1.0], {(0, 1): ([0], 0.0), (2, 1): ([1], 0.0)})
-        traffic = schedule(3, [message(0, 1, 5)], [message(2, 1, 3)])
-        assert simulate(traffic, 8, network, free_running=True).seconds == pytest.approx(8.0)
 
     def test_sums_are_made_after_the_last_message_of_the_round_and_before_the_next_one(self) -> None:
         network = Lines([1.0, 1.0], {(0, 1): ([0], 0.0), (2, 1): ([1], 0.0), (1, 0): ([0], 0.0)})
         traffic = schedule(3, [message(0, 1, 2, adds=True), message(2, 1, 4, adds=True)], [message(1, 0, 1)])
-        for free in (False, True):
-            done = simulate(traffic, 8, network, Costs(gamma=0.5), free_running=free)
-            assert done.seconds == pytest.approx(4 + 6 * 0.5 + 1)
+        done = simulate(traffic, 8, network, Costs(gamma=0.5))
+        assert done.seconds == pytest.approx(4 + 6 * 0.5 + 1)
 
     def test_every_message_pays_the_overhead_once_and_those_of_a_round_together(self) -> None:
         network = Lines([1.0], {(0, 1): ([0], 1.0), (0, 2): ([0], 1.0)})
@@ -301,11 +285,6 @@ class TestWhatAFormulaCannotSay:
         assert slowed.links[int(used.argmax())].name == "host 3 out"
         assert used.max() == pytest.approx(1)
         assert sorted(used)[-2] == pytest.approx(0.1)
-
-    def test_free_running_does_not_help_a_ring_around_its_slow_link(self) -> None:
-        slow = change_links(Flat(Placement(12), 10e9), ("rank 3 out=10%",))
-        free, barriers = (run("all_reduce", "ring", slow, free=free).seconds for free in (True, False))
-        assert free == pytest.approx(barriers)
 
     def test_a_slow_link_slows_a_tree_in_the_one_round_that_takes_it(self) -> None:
         network = Flat(Placement(16), 10e9)
@@ -442,15 +421,6 @@ class TestCommand:
         done = busbw(*arguments, "--network", network, *more)
         assert len(json.loads(done.stdout)["cautions"]) == count, done.output
 
-    def test_free_running_is_what_a_tree_gains_from(self) -> None:
-        arguments = ("--op", "all_reduce", "--algorithm", "binary-tree", "--size", "1MiB", "--ranks", "8", "--json")
-        network = ("--network", "flat:rate=1GB/s")
-        barriers, free = (
-            json.loads(busbw(*arguments, *network, *more).stdout)["cases"][0]["seconds"]
-            for more in ((), ("--free-running",))
-        )
-        assert free < barriers
-
     def test_a_run_gives_its_own_parameters(self) -> None:
         sample = str(next((ROOT / "results" / "samples" / "vm").iterdir()))
         done = busbw("--op", "all_reduce", "--size", "1MiB", "--from", sample)
@@ -471,7 +441,16 @@ class TestCommand:
             (("--size", "64M"), "did"),
             (("--ranks", "5000"), "--ranks"),
             (
-                ("--algorithm", "ring", "--ranks", "512", "--size", "1..9223372036854775807*2", "--free-running"),
+                (
+                    "--op",
+                    "all_to_all",
+                    "--algorithm",
+                    "spread",
+                    "--ranks",
+                    "1024",
+                    "--size",
+                    "1..9223372036854775807*2",
+                ),
                 "algorithms",
             ),
             (("--ranks-per-host", "1", "--order", "cyclic"), "--order"),

@@ -33,9 +33,7 @@ MOST_RANKS = 2048
 """A ring of 2048 ranks has 8 million messages, which take 1.5 GB of memory."""
 
 MOST_MESSAGES: Final = 20_000_000
-"""Limit on the messages of all sizes and algorithms, about half a minute. Identical rounds count once, except with
---free-running.
-"""
+"""Limit on the messages of all sizes and algorithms, about half a minute. Identical rounds count once."""
 
 _UNSIZED: Final = "barrier"
 """The only op with algorithms whose messages carry no data."""
@@ -67,11 +65,6 @@ _UNSIZED: Final = "barrier"
     "--overhead", default="0us", show_default=True, help="Time per message in addition to the network's delay."
 )
 @click.option("--sums", help="Rate at which a rank reduces data, such as 20GB/s.  [default: infinite]")
-@click.option(
-    "--free-running",
-    is_flag=True,
-    help="Start a rank's next round as soon as its own messages arrive, without a global round barrier.",
-)
 @results_dir_option
 @as_json_option
 def simulate(  # noqa: PLR0913 - click hands every option over by name
@@ -87,7 +80,6 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     changes: tuple[str, ...],
     overhead: str,
     sums: str | None,
-    free_running: bool,
     results_dir: Path,
     as_json: bool,
 ) -> None:
@@ -119,7 +111,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             refused[name] = why
             continue
         traffic = flows.Traffic.of(ALGORITHMS[op][name].on(place.ranks, place.hosts))
-        messages += len(sizes_bytes) * traffic.messages(free_running=free_running)
+        messages += len(sizes_bytes) * traffic.messages
         if messages > MOST_MESSAGES:
             message = (
                 f"all sizes and algorithms up to {name} have {messages} messages: at most {MOST_MESSAGES} are allowed"
@@ -127,7 +119,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             raise UsageError(message)
         formula = ROWS.get((op, name))
         for size in sizes_bytes:
-            done = flows.simulate(traffic, size, changed, costs, free_running=free_running)
+            done = flows.simulate(traffic, size, changed, costs)
             predicted = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)
             rows.append(simulated(op, name, size, place.ranks, done, predicted))
     if not rows or (refused and algorithm != ALL_ALGORITHMS):

@@ -5,11 +5,9 @@ Concurrent messages share every link max-min fairly: none can get more without t
 is the start or the end of a message.
 """
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -77,11 +75,11 @@ def fair_rates(links: Whole, capacities: Real) -> Real:
 
 
 def _messages(transfers: Round) -> Whole:
-    """A round as an array with one column per message. Rows: round number, source, target, blocks, reduced blocks."""
+    """A round as an array with one column per message. Rows: source, target, blocks, reduced blocks."""
     sources, targets = [message.source for message in transfers], [message.to for message in transfers]
     blocks = [len(message.sent) for message in transfers]
     sums = [len(message.sent) if message.adds else 0 for message in transfers]
-    return np.array([[0] * len(transfers), sources, targets, blocks, sums], dtype=np.int64)
+    return np.array([sources, targets, blocks, sums], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,130 +107,64 @@ class Traffic:
             order.append(number)
         return Traffic(schedule.ranks, schedule.blocks, tuple(messages for _, messages in seen.values()), tuple(order))
 
-    def messages(self, *, free_running: bool) -> int:
-        """Number of messages that ``simulate`` processes; identical rounds count once unless ``free_running``."""
-        numbers = self.order if free_running else range(len(self.different))
-        return sum(self.different[number].shape[1] for number in numbers)
+    @property
+    def messages(self) -> int:
+        """Number of messages that ``simulate`` processes: identical rounds count once."""
+        return sum(messages.shape[1] for messages in self.different)
 
     def pairs(self) -> tuple[Whole, Whole]:
         """Sources and targets of all messages, each pair once."""
-        every = np.unique(np.concatenate([source * self.ranks + to for _, source, to, *_ in self.different]))
+        every = np.unique(np.concatenate([source * self.ranks + to for source, to, *_ in self.different]))
         return every // self.ranks, every % self.ranks
 
 
-def simulate(
-    traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None, *, free_running: bool = False
-) -> Simulation:
+def simulate(traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None) -> Simulation:
     """One call of the schedule with S = ``size_bytes``.
 
-    A round ends when its last message has arrived and is reduced, as in the closed forms. With ``free_running``, each
-    rank continues as soon as its own messages of a round are complete and reduced, and a message waits for both of its
-    ranks. A rank reduces after all messages of a round. Raises AnalysisError if the numbers of ranks of ``traffic`` and
-    ``network`` differ.
+    A round ends when its last message has arrived and is reduced, as in the closed forms. A rank reduces after all its
+    messages of a round. Raises AnalysisError if the numbers of ranks of ``traffic`` and ``network`` differ.
     """
     if traffic.ranks != network.placement.ranks:
         raise AnalysisError(f"a schedule of {traffic.ranks} ranks cannot run on a network of {network.placement.ranks}")
     links = network.links()
     carried, seconds = np.zeros(len(links)), 0.0
-    if free_running:
-        rounds = [traffic.different[number] for number in traffic.order]
-        joined = np.concatenate(rounds, axis=1)
-        joined[0] = np.repeat(np.arange(len(rounds)), [columns.shape[1] for columns in rounds])
-        parts = [(joined, 1)]
-    else:
-        times_of = Counter(traffic.order)
-        parts = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
-    for messages, times in parts:
-        run = _Run(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
-        seconds += times * run.run()
-        carried += times * run.carried
+    times_of = Counter(traffic.order)
+    for number, messages in enumerate(traffic.different):
+        taken, through = _round(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
+        seconds += times_of[number] * taken
+        carried += times_of[number] * through
     return Simulation(seconds, links, carried)
 
 
-class _Run:
-    """A simulation in progress.
-
-    A turn is the part of one rank in one round. It begins when the rank's previous turn has ended, and ends when all
-    its messages, sent and received, are complete and reduced.
-    """
-
-    def __init__(
-        self, messages: Whole, block_bytes: float, network: Network, links: Iterable[Link], costs: Costs
-    ) -> None:
-        number, source, to, blocks, sums = messages
-        ranks, rounds = network.placement.ranks, int(number.max()) + 1
-        pairs, self._pair = np.unique(source * ranks + to, return_inverse=True)
-        routes = network.routes(pairs // ranks, pairs % ranks)
-        self._links, self._delays = routes.links, routes.delays + costs.overhead
-        self._capacities = np.array([link.bytes_per_second for link in links])
-        self._left_bytes = blocks * block_bytes
-
-        # Turns are numbered by rank and then by round, so the next turn of a rank has the next number.
-        keys = np.concatenate([source * rounds + number, to * rounds + number])
-        turns, of_end = np.unique(keys, return_inverse=True)
-        self._sender, self._receiver = np.split(of_end, 2)
-        self._open = np.bincount(of_end)
-        self._adding = np.bincount(self._receiver, sums, len(turns)) * block_bytes * costs.gamma
-        new_rank = np.diff(turns // rounds, prepend=-1, append=-1) != 0
-        self._first, self._last = np.flatnonzero(new_rank[:-1]), new_rank[1:]
-        self._ends = np.argsort(of_end, kind="stable") % len(source)  # messages sorted by turn
-        self._from = np.concatenate([[0], np.cumsum(self._open)])  # index of the first message of each turn
-        self._waits = np.full(len(source), 2)  # number of ranks that each message still waits for
-
-        self.carried = np.zeros(len(self._capacities))
-        self._coming: list[tuple[float, int, bool, Whole]] = []  # time, tie-breaker, turns or messages, their numbers
-        self._number = count()
-        self._active = np.zeros(0, dtype=np.int64)
-
-    def run(self) -> float:
-        """Run to the end; returns the end time of the last turn in seconds."""
-        now, end = 0.0, 0.0
-        self._expect(np.zeros(len(self._first)), self._first, turns=True)
-        while self._coming or len(self._active):
-            routes = self._links[self._pair[self._active]]
-            rates = fair_rates(routes, self._capacities)
-            needed = self._left_bytes[self._active] / rates
-            step = max(0.0, min(needed.min(initial=np.inf), (self._coming[0][0] if self._coming else np.inf) - now))
-            self._flow(routes, rates * step)
-            now += step
-            through = needed <= step + _SAME * now
-            ended, self._active = self._active[through], self._active[~through]
-            end = max(end, self._finish(ended, now))
-            while self._coming and self._coming[0][0] <= now * (1 + _SAME):
-                _, _, turns, numbers = heapq.heappop(self._coming)
-                if turns:
-                    self._begin(numbers, now)
-                else:
-                    self._active = np.concatenate([self._active, numbers])
-        return end
-
-    def _flow(self, routes: Whole, moved: Real) -> None:
-        self._left_bytes[self._active] -= moved
-        there = routes != NOWHERE
-        through = np.broadcast_to(moved[:, None], routes.shape)[there]
-        self.carried += np.bincount(routes[there], through, len(self.carried))
-
-    def _expect(self, times: Real, numbers: Whole, *, turns: bool) -> None:
-        for time in np.unique(times):
-            heapq.heappush(self._coming, (float(time), next(self._number), turns, numbers[times == time]))
-
-    def _begin(self, turns: Whole, now: float) -> None:
-        lengths = self._open[turns]
-        starts = np.cumsum(lengths) - lengths
-        messages = self._ends[np.arange(lengths.sum()) + np.repeat(self._from[turns] - starts, lengths)]
-        np.subtract.at(self._waits, messages, 1)
-        ready = np.unique(messages[self._waits[messages] == 0])
-        self._expect(now + self._delays[self._pair[ready]], ready, turns=False)
-
-    def _finish(self, messages: Whole, now: float) -> float:
-        """End the turns completed by ``messages`` and schedule the following ones; returns the latest end time."""
-        touched = np.concatenate([self._sender[messages], self._receiver[messages]])
-        np.subtract.at(self._open, touched, 1)
-        done = np.unique(touched[self._open[touched] == 0])
-        times = now + self._adding[done]
-        goes_on = ~self._last[done]
-        self._expect(times[goes_on], done[goes_on] + 1, turns=True)
-        return float(times.max(initial=0.0))
+def _round(
+    messages: Whole, block_bytes: float, network: Network, links: Sequence[Link], costs: Costs
+) -> tuple[float, Real]:
+    """Seconds of a round that all ranks begin together, and the bytes through every link."""
+    source, to, blocks, sums = messages
+    routes, ranks = network.routes(source, to), network.placement.ranks
+    capacities = np.array([link.bytes_per_second for link in links])
+    starts = routes.delays + costs.overhead
+    coming = np.unique(starts).tolist()
+    left_bytes, carried, ended = blocks * block_bytes, np.zeros(len(links)), np.zeros(ranks)
+    now, active = 0.0, np.zeros(0, dtype=np.int64)
+    while coming or len(active):
+        taken = routes.links[active]
+        rates = fair_rates(taken, capacities)
+        needed = left_bytes[active] / rates
+        step = max(0.0, min(needed.min(initial=np.inf), (coming[0] if coming else np.inf) - now))
+        left_bytes[active] -= rates * step
+        there = taken != NOWHERE
+        moved = np.broadcast_to((rates * step)[:, None], taken.shape)[there]
+        carried += np.bincount(taken[there], moved, len(links))
+        now += step
+        through = needed <= step + _SAME * now
+        for ends in (source, to):
+            ended[ends[active[through]]] = now
+        active = active[~through]
+        while coming and coming[0] <= now * (1 + _SAME):
+            active = np.concatenate([active, np.flatnonzero(starts == coming.pop(0))])
+    reducing = np.bincount(to, sums, ranks) * block_bytes * costs.gamma
+    return float((ended + reducing).max()), carried
 
 
 def formula_seconds(
