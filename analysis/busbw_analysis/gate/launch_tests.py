@@ -376,17 +376,20 @@ def scatter_between(runs: Sequence[Launches]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CountTest:
-    """A number of cases, counters or hosts, which is known exactly.
+    """A number of cases, counters or devices, which is known exactly.
 
-    names: what is counted.
+    names: what is counted; of devices, hosts with too few.
     looked_at: how many could have been; None: any number.
     what: what is counted, as a singular noun.
+    fewest: devices of the host with the fewest, which must not be below the limit; None: a number of ``names``, which
+        must not exceed it.
     """
 
     names: tuple[str, ...]
     looked_at: int | None
     limit: float
     what: str = "case"
+    fewest: int | None = None
 
     @property
     def subject(self) -> str:
@@ -394,16 +397,16 @@ class CountTest:
         return self.names[0] if self.names else ""
 
     @property
-    def value(self) -> float:
+    def value(self) -> int:
         """How many are counted."""
-        return len(self.names)
+        return len(self.names) if self.fewest is None else self.fewest
 
     @property
     def amount(self) -> str:
         """The value in words."""
         if self.looked_at is None:
-            return counted(len(self.names), self.what)
-        return f"{len(self.names)} of {counted(self.looked_at, self.what)}"
+            return counted(self.value, self.what)
+        return f"{self.value} of {counted(self.looked_at, self.what)}"
 
     @property
     def ends(self) -> None:
@@ -423,7 +426,7 @@ class CountTest:
     @property
     def excess(self) -> float:
         """The difference to the limit: the more, the worse."""
-        return self.value - self.limit
+        return self.value - self.limit if self.fewest is None else self.limit - self.fewest
 
     def doubt(self, tests: int) -> Doubt:  # noqa: ARG002
         """Raises ValueError: a count is never in doubt."""
@@ -440,29 +443,3 @@ class CountTest:
     def needed(self, tests: int, detect: float | None) -> None:  # noqa: ARG002
         """A count is decided."""
         return
-
-
-@dataclass(frozen=True, slots=True)
-class FewestTest(CountTest):
-    """The number of devices of the host with the fewest of them, which must not be below the limit.
-
-    names: hosts with too few.
-    fewest: that number.
-    """
-
-    fewest: int = 0
-
-    @property
-    def value(self) -> float:
-        """The number of devices."""
-        return self.fewest
-
-    @property
-    def amount(self) -> str:
-        """The value in words."""
-        return counted(self.fewest, self.what)
-
-    @property
-    def excess(self) -> float:
-        """How many are missing."""
-        return self.limit - self.fewest

@@ -27,7 +27,6 @@ from busbw_analysis.gate.launch_tests import (
     LAUNCH_SCATTER,
     BaselineTest,
     CountTest,
-    FewestTest,
     LimitTest,
     Test,
     scatter_between,
@@ -340,7 +339,7 @@ def _gpus(evidence: Evidence, rule: Limited) -> Measured:
     if logs and not all(working.values()):
         return Measured(gaps=(Gap("no-gpus", "the log does not name the GPUs of every host"),))
     names = tuple(f"{host} has {count}" for host, count in working.items() if count < rule.limit)
-    return Measured((FewestTest(names, None, rule.limit, "GPU", fewest=min(working.values())),))
+    return Measured((CountTest(names, None, rule.limit, "GPU", fewest=min(working.values())),))
 
 
 def _counted(names: Sequence[str], looked_at: int, rule: Limited) -> Measured:

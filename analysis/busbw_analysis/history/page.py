@@ -1,7 +1,6 @@
 """A history as a page: the answer, a row for each case, and a figure of its trend with what changed beside steps."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -46,14 +45,6 @@ _MOST_FACTS: Final = 5
 """Changes of facts in the tooltip of a run."""
 _BOX: Final = (0.105, 0.1, 0.88, 0.78)
 _SIZE: Final = (720, 250)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """One run in a figure: its place among the runs of the trend, and its position on the axis of time."""
-
-    place: int
-    x: float
 
 
 def page_of(history: History) -> str:
@@ -130,57 +121,57 @@ def _figure(identity: str, title: str, trend: Trend, steps: Sequence[TrendStep])
 
 def _picture(identity: str, title: str, trend: Trend, steps: Sequence[TrendStep], first: int) -> str:
     with canvas(_BOX, width=_SIZE[0], height=_SIZE[1]) as (figure, axes):
-        shown = _positions(axes, trend, first)
-        _draw(axes, trend, shown, steps)
+        positions = _positions(axes, trend, first)
+        _draw(axes, trend, positions, steps)
         head(axes, "Time of a call, median over launches", -0.118)
-        tips = {series_id(0): [_tip(trend, mark.place) for mark in shown]}
-        description = f"{title}: time of a call over {counted(len(shown), 'run')}, {counted(len(steps), 'step')}."
+        tips = {series_id(0): [_tip(trend, place) for place in positions]}
+        description = f"{title}: time of a call over {counted(len(positions), 'run')}, {counted(len(steps), 'step')}."
         return inline(figure, identity, title, description, tips)
 
 
 _LINE: Final = '<path d="M14 1V13" stroke="var(--ink)" stroke-width="1.2" stroke-dasharray="3 2"/>'
 
 
-def _positions(axes: "Axes", trend: Trend, first: int) -> list[_Shown]:
-    """The runs from ``first`` on by their start, or by their number if a start is unknown."""
+def _positions(axes: "Axes", trend: Trend, first: int) -> dict[int, float]:
+    """The places of the runs from ``first`` on → their positions, by their start, or by their number if a start is
+    unknown.
+    """
     from matplotlib import dates  # noqa: PLC0415 - heavy
 
     places = range(first, len(trend.runs))
     starts = [trend.runs[place].started for place in places]
     known = [start for start in starts if start is not None]
     if len(known) < len(starts) or len(set(known)) < 2:
-        return [_Shown(place, float(place)) for place in places]
+        return {place: float(place) for place in places}
     locator = dates.AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = dates.ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)
-    positions = dates.date2num(known)  # type: ignore[no-untyped-call]
-    return [_Shown(place, float(x)) for place, x in zip(places, positions, strict=True)]
+    return dict(zip(places, map(float, dates.date2num(known)), strict=True))  # type: ignore[no-untyped-call]
 
 
-def _draw(axes: "Axes", trend: Trend, shown: Sequence[_Shown], steps: Sequence[TrendStep]) -> None:
+def _draw(axes: "Axes", trend: Trend, positions: Mapping[int, float], steps: Sequence[TrendStep]) -> None:
     """Points with the range of their launches, the level of each segment, and the steps with their intervals."""
-    places = np.asarray([mark.place for mark in shown])
-    at = {mark.place: mark.x for mark in shown}
+    places, across = np.asarray(list(positions)), list(positions.values())
     low, high = trend.low_ns[places], trend.high_ns[places]
-    bars = axes.vlines([mark.x for mark in shown], low, high, color=SERIES[0], linewidth=1.1, alpha=0.45, zorder=3)
+    bars = axes.vlines(across, low, high, color=SERIES[0], linewidth=1.1, alpha=0.45, zorder=3)
     bars.set_gid(f"bars {series_id(0)}")
     margin = 0.08 * max(float(high.max() - low.min()), 0.05 * float(high.max()))
     axes.set_ylim(float(low.min()) - margin, float(high.max()) + 2 * margin)
     axes.yaxis.set_major_formatter(lambda value, _place: format_time(value) if value > 0 else "")
     for number, trend_step in enumerate(steps, 1):
         step = trend_step.step
-        if step.at - 1 not in at:
+        if step.at - 1 not in positions:
             continue
-        middle = (at[step.at - 1] + at[step.at]) / 2
+        middle = (positions[step.at - 1] + positions[step.at]) / 2
         axes.axvline(middle, color=INK, linewidth=1.0, linestyle=(0, (3, 2)), zorder=2)
         if step.low < step.high:
-            axes.axvspan(at.get(step.low, shown[0].x), at[step.high], color=HAIRLINE, zorder=0)
-        axes.hlines([step.before], shown[0].x, middle, color=MUTED, linewidth=1.0, zorder=2)
-        axes.hlines([step.after], middle, shown[-1].x, color=MUTED, linewidth=1.0, zorder=2)
+            axes.axvspan(positions.get(step.low, across[0]), positions[step.high], color=HAIRLINE, zorder=0)
+        axes.hlines([step.before], across[0], middle, color=MUTED, linewidth=1.0, zorder=2)
+        axes.hlines([step.after], middle, across[-1], color=MUTED, linewidth=1.0, zorder=2)
         write(axes, str(number), middle, float(high.max()) + margin, (3, -3))
     values = trend.time_ns[places].tolist()
-    draw_points(axes, 0, list(zip(at.values(), values, strict=True)), gid=series_id(0))
+    draw_points(axes, 0, list(zip(across, values, strict=True)), gid=series_id(0))
 
 
 def _tip(trend: Trend, place: int) -> str:
