@@ -198,9 +198,8 @@ class FleetController:
             return None
         case = self._cases[asked.case]
         if asked.case in self.search.fleet.pairs:
-            pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
             first = [ranks[0] for ranks in self._ranks]
-            groups: Members = tuple((first[sender], first[receiver]) for sender, receiver in pairs)
+            groups: Members = tuple((first[sender], first[receiver]) for sender, receiver in asked.pairs)
         elif OPS[case.op].local:
             groups = tuple((rank,) for node in asked.sender.tolist() for rank in self._ranks[node])
         else:
@@ -223,8 +222,7 @@ class FleetController:
         for ranks, *seconds in group_times(measured, 0.0 if asked.case in self.search.fleet.alone else 0.5):
             pair = (node_of[ranks[0]], node_of[ranks[-1]])
             times[pair] = max((seconds[0], seconds[1]), times.get(pair, (0.0, 0.0)))
-        pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
-        median, spread = np.asarray([times.get(pair, (np.nan, np.nan)) for pair in pairs]).T
+        median, spread = np.asarray([times.get(pair, (np.nan, np.nan)) for pair in asked.pairs]).T
         taken = np.asarray([self._taken.get(self._hosts[ranks[0]], np.nan) for ranks in self._ranks])
         packets: Counter[str] = Counter()
         for host in measured.conditions:

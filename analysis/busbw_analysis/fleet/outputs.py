@@ -96,7 +96,7 @@ def _how_many(judged: Judged) -> str:
     rounds = judged.judgement.rounds
     if judged.in_rounds:
         return counted(len(rounds), "round")
-    pairs = {pair for each in rounds for pair in zip(each.sender.tolist(), each.receiver.tolist(), strict=True)}
+    pairs = {pair for each in rounds for pair in each.pairs}
     return counted(sum(first != second for first, second in pairs), "pair")
 
 

@@ -116,6 +116,11 @@ class Round:
         return replace(self, disturbed=disturbed, busy=usual > BUSY)
 
     @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Sender and receiver of each time."""
+        return list(zip(self.sender.tolist(), self.receiver.tolist(), strict=True))
+
+    @property
     def evidence(self) -> Floats:
         """The times without those of disturbed pairs."""
         return self.seconds if self.disturbed is None else np.where(self.disturbed, np.nan, self.seconds)

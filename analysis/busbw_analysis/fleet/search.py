@@ -120,7 +120,7 @@ class Search:
         if self._large:
             first = sum(each.stage == "pairs" for each in own) < 2 * (self.options.sample or SAMPLES)
         else:
-            seen = {pair for each in own for pair in zip(each.sender.tolist(), each.receiver.tolist(), strict=True)}
+            seen = {pair for each in own for pair in each.pairs}
             first = not seen.issuperset(zip(sender.tolist(), receiver.tolist(), strict=True))
         return "pairs" if first else "suspects"
 

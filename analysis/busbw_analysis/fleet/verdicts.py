@@ -171,10 +171,8 @@ class FleetJudgement:
     @property
     def partners(self) -> Ints:
         """With how many others each node was measured, suspect or not."""
-        every = (each for each in self.rounds if each.stage in {"pairs", "held out"})
-        times = [(each, each.seconds > 0) for each in every]
-        ends = [(each.sender[some], each.receiver[some]) for each, some in times]
-        pairs = {pair for first, second in ends for pair in zip(first.tolist(), second.tolist(), strict=True)}
+        every = [each for each in self.rounds if each.stage in {"pairs", "held out"}]
+        pairs = {pair for each in every for pair, time in zip(each.pairs, each.seconds, strict=True) if time > 0}
         both = {pair for first, second in pairs if first != second for pair in ((first, second), (second, first))}
         return np.bincount([first for first, _ in both], minlength=self.fleet.count)
 
