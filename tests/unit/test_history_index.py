@@ -230,7 +230,7 @@ def test_four_writers_at_once_count_nothing_twice(results: Path) -> None:
 def test_drafts_of_killed_writers_are_removed_when_they_are_old(results: Path) -> None:
     gather(results, list(folders(results)), HERE)
     (path, *_) = index_files(results)
-    new, old = (path.with_name(f".{name}.v1.parquet.draft") for name in ("new", "old"))
+    new, old = (path.with_name(f".{name}.draft") for name in ("new", "old"))
     new.touch()
     old.touch()
     os.utime(old, (0, 0))

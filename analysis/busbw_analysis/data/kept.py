@@ -42,7 +42,7 @@ _COPY: Final = """
             FROM members GROUP BY place
         ) AS members USING (place)
         UNION ALL BY NAME SELECT * FROM records
-    ) TO $path (FORMAT parquet, COMPRESSION zstd, KV_METADATA {source: $source})
+    ) TO $path (FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false, KV_METADATA {source: $source})
 """
 _NUMBERS: Final = "numbers"
 """The ``kind`` of rows with numbers."""
@@ -227,17 +227,12 @@ def _write(folder: Path, summary: Summarised, source: kept_sources.Source) -> No
     connection = kept_sources.connection()
     for name, columns in tables.items():
         connection.register(name, columns)
-    target, draft = folder / store.SUMMARY_FILE, folder / f".{store.SUMMARY_FILE}.{os.getpid()}"
     try:
-        connection.execute(_COPY, {"path": str(draft), "source": msgspec.json.encode(source).decode()})
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(target)
+        with files.drafted(folder / store.SUMMARY_FILE) as draft:
+            connection.execute(_COPY, {"path": draft.name, "source": msgspec.json.encode(source).decode()})
     finally:
         for name in tables:
             connection.unregister(name)
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def _launch_columns(table: LaunchTable) -> dict[str, dict[str, npt.NDArray[Any]]]:

@@ -23,7 +23,7 @@ import msgspec
 
 from busbw.errors import BusbwError, StoreError
 from busbw.runs import store
-from busbw.runs.files import store_errors, temporary_folder
+from busbw.runs.files import drafted, store_errors, temporary_folder
 from busbw.runs.progress import RunLine
 from busbw_analysis.data import kept_sources
 from busbw_analysis.history.columns import OF_ENTRIES, OF_KEPT, OF_LAUNCHES, OF_RUNS, STORED, quoted, run_values
@@ -80,7 +80,7 @@ _VERSIONS: Final = f"SELECT filename, entry, folder, version, document_size, doc
 _LINES: Final = f"SELECT entry, line {_OF_RUNS}"
 _COPY: Final = (
     "COPY (SELECT fresh.* FROM fresh SEMI JOIN part USING (entry) ORDER BY kind DESC, series, entry, launch) "
-    "TO $path (FORMAT parquet, COMPRESSION zstd)"
+    "TO $path (FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false)"
 )
 
 
@@ -332,20 +332,15 @@ def _write(connection: duckdb.DuckDBPyConnection, results_dir: Path) -> None:
         )
         with store_errors("write", path):
             target.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.draft")
             try:
-                connection.execute(_COPY, {"path": str(draft)})
-                with draft.open("rb") as file:
-                    os.fsync(file.fileno())
-                draft.replace(path)
+                with drafted(path) as draft:
+                    connection.execute(_COPY, {"path": draft.name})
             except duckdb.Error as error:
                 raise StoreError(f"cannot write {path}: {error}") from error
-            finally:
-                draft.unlink(missing_ok=True)
 
 
 def _remove_abandoned(results_dir: Path) -> None:
-    for draft in results_dir.glob(f"{INDEX}/*/*/.*{_SUFFIX}.draft"):
+    for draft in results_dir.glob(f"{INDEX}/*/*/.*.draft"):
         with suppress(OSError):
             if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
                 draft.unlink()

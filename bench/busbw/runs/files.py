@@ -54,14 +54,20 @@ def opened(path: Path) -> IO[bytes]:
 
 @contextmanager
 def replaced(target: Path) -> Iterator[IO[bytes]]:
-    """A draft that replaces ``target`` atomically once it is completely on disk; a failed draft is removed. A device or
-    pipe, such as /dev/stdout, is written to. Raises OSError.
-    """
+    """As ``drafted``, but a link is followed, and a device or pipe, such as /dev/stdout, is written to."""
     if target.parent == Path("/dev") or (target.exists() and not target.is_file()):
         with target.open("wb") as file:
             yield file
         return
-    target = Path(os.path.realpath(target))  # what a link names, not the link
+    with drafted(Path(os.path.realpath(target))) as file:
+        yield file
+
+
+@contextmanager
+def drafted(target: Path) -> Iterator[IO[bytes]]:
+    """A draft that replaces ``target`` atomically once it is completely on disk; a failed draft is removed. Raises
+    OSError.
+    """
     # Of this writer alone: another one may replace the same file meanwhile.
     draft = target.with_name(f".{secrets.token_hex(4)}.draft")
     try:
