@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -427,10 +428,8 @@ def test_rounds_have_each_node_once() -> None:
 def test_a_slow_link_does_not_wait_for_one_that_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     decided = search.open_suspects
 
-    def with_open_link(
-        fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, turn: int, least: float
-    ) -> object:
-        nodes, links = decided(fleet, rounds, suspects, within, turn, least)
+    def with_open_link(fleet: Fleet, rounds: list[Round], suspects: Suspects, *arguments: Any) -> object:
+        nodes, links = decided(fleet, rounds, suspects, *arguments)
         return nodes, np.asarray([[1, 3]]) if suspects.late else links
 
     monkeypatch.setattr(search, "open_suspects", with_open_link)
