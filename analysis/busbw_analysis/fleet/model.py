@@ -109,7 +109,10 @@ class Data:
 
 
 def data_of(fleet: Fleet, rounds: list[Round], instead: list[Floats] | None = None) -> Data:
-    """The times of ``rounds``. instead: of each round, what is taken for its seconds"""
+    """The times of ``rounds``.
+
+    instead: of each round, what is taken for its seconds
+    """
     if not rounds:
         none = np.zeros(0, dtype=np.int64)
         return Data(none, none, none, none, np.zeros(0))
@@ -234,7 +237,7 @@ def _links(
 def lateness(
     fleet: Fleet, rounds: list[Round], stages: tuple[Stage, ...], undisturbed: tuple[Stage, ...] = FRESH
 ) -> Data:
-    """Of the times of pairs in some stages, 1 instead of the logarithm where messages were late or lost, and 0 of others.
+    """Of pairs in some stages, 1 instead of the logarithm of a time if messages were late or lost, else 0.
 
     undisturbed: stages without the times of disturbed pairs
     """

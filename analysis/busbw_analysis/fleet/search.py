@@ -232,7 +232,8 @@ class Search:
             turned = []
             accused = {case: suspect.nodes[_is_sure(of_alone[case], 0)] for case, suspect in alone.items()}
             tested = {
-                case: model.evidence_of_nodes(fleets[case], self.of_case(case), suspects[case], within) for case in pairs
+                case: model.evidence_of_nodes(fleets[case], self.of_case(case), suspects[case], within)
+                for case in pairs
             }
             accused |= {case: suspects[case].nodes[_is_sure(tested[case], PARTNERS)] for case in pairs}
             of_late = open_suspects(self.fleet, self.rounds, late, tested_late, within, turn, least)
