@@ -428,7 +428,7 @@ def test_rounds_have_each_node_once() -> None:
 def test_a_slow_link_does_not_wait_for_one_that_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     decided = search.open_suspects
 
-    def with_open_link(fleet: Fleet, rounds: list[Round], suspects: Suspects, *arguments: Any) -> object:
+    def with_open_link(fleet: Fleet, rounds: list[Round], suspects: Suspects, *arguments: Any) -> object:  # noqa: ANN401
         nodes, links = decided(fleet, rounds, suspects, *arguments)
         return nodes, np.asarray([[1, 3]]) if suspects.late else links
 

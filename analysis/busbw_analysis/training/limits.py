@@ -168,7 +168,7 @@ def step_seconds(shape: Sequence[float], layouts: Sequence[Real], constants: Con
     sent = [
         (c.passes * (degree - 1) / degree * count * times * c.element_bytes, degree) for count, degree, times in words
     ]
-    every: Real = sum((bytes_ for bytes_, _ in sent), np.zeros(len(gpus)))
+    every = sum((bytes_ for bytes_, _ in sent), np.zeros(len(gpus)))
     network = np.full(len(gpus), np.inf)
     for places in _placements(c.per_host, outer_degree, inner_degree, dp):
         between = np.zeros(len(gpus))
