@@ -53,7 +53,7 @@ def _impossible(commands: Commands) -> int:
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
-        (_finished, 0, []),
+        pytest.param(_finished, 0, [], marks=pytest.mark.slow),
         (_killed, -signal.SIGKILL, []),
         (_wrong, 1, ["wrong data"]),
         pytest.param(_impossible, 1, [], marks=AT_NIGHT),
