@@ -101,7 +101,7 @@ def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Co
     ("fault", "words"),
     [
         pytest.param("hang", "hangs: it does not answer during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
-        ("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)"),
+        pytest.param("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
         pytest.param(
             "leave", "exited with status 7 without a message during broadcast at 1 KiB (float32)", marks=AT_NIGHT
         ),

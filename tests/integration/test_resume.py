@@ -34,7 +34,7 @@ _BLOCKS = 2
 
 
 def _start(commands: Commands) -> Started:
-    plan = commands.sweep(_OPS, "1KiB..4KiB+1KiB", in_place="both")
+    plan = commands.sweep(_OPS, "1KiB..3KiB+1KiB", in_place="both")
     return commands.start("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES))
 
 

@@ -20,6 +20,7 @@ _KERNELS = ("matmul", "attention", "attention_unfused")
 _TYPES = ("float32", "float64", "bfloat16", "float16")
 
 
+@pytest.mark.slow
 def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None:
     plan = commands.plan(
         sweep(",".join(_KERNELS), "16KiB,256KiB", dtypes=_TYPES),
