@@ -215,7 +215,7 @@ def test_a_rank_that_hangs_in_nccl_is_named_by_the_watchdog(tmp_path: Path) -> N
     assert (failure.case.op, failure.case.size_bytes, failure.cause) == ("all_reduce", 4096, "timeout")
 
 
-@pytest.mark.parametrize("unconnected", [0, 1])
+@pytest.mark.parametrize("unconnected", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_cannot_connect_over_nccl_ends_the_others_with_its_error(unconnected: int, tmp_path: Path) -> None:
     """Below a launcher that ends no other rank, the others would wait for the watchdog."""
     options = ["--ranks", "2", "--op", "all_reduce", "--sizes", "4KiB", "--timeout", "20"]

@@ -70,7 +70,7 @@ def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
     assert {case.op for case in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
 
 
-@pytest.mark.parametrize("ranks", sorted({1, GPUS}))
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=() if REAL else pytest.mark.slow), *{GPUS} - {1}])
 def test_the_suite_draws_the_roofline_of_the_gpus(tmp_path: Path, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of simulated ones, whose products the host makes, of one size, and the rates are those that they were given."""
     monkeypatch.setenv("SIMULATED_MACHINE", str(TRUTH))

@@ -67,7 +67,7 @@ def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands) -> None:
     ranks = (0, 2) if EXHAUSTIVE else (0,)
     started = [
         commands.start(
-            "run", "--plan", commands.long(), "--ranks", "3", "--timeout", "12", results=commands.folder / str(rank)
+            "run", "--plan", commands.long(), "--ranks", "3", "--timeout", "8", results=commands.folder / str(rank)
         )
         for rank in ranks
     ]
@@ -101,7 +101,7 @@ def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Co
     ("fault", "words"),
     [
         pytest.param("hang", "hangs: it does not answer during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
-        ("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)"),
+        pytest.param("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
         pytest.param(
             "leave", "exited with status 7 without a message during broadcast at 1 KiB (float32)", marks=AT_NIGHT
         ),
@@ -115,6 +115,7 @@ def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: s
     assert finished.err.count("(host ") == 1, finished.told
 
 
+@pytest.mark.slow
 def test_a_rank_killed_in_a_step_is_named_with_the_step_and_the_run_goes_on(commands: Commands) -> None:
     options = ("--op", "train_tensor,train_all_reduce", "--scale", "0.05", "--max-seconds", "0.1", "--launches", "1")
     finished = _with_fault(commands, "die-in-a-step", "run", *options, "--ranks", "2", "--no-baseline")
@@ -150,6 +151,7 @@ def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands)
     assert require(run.end).status == "failed"
 
 
+@pytest.mark.slow
 def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands) -> None:
     plan = commands.sweep("broadcast,all_reduce")
     finished = _with_fault(commands, "raise-alone", "run", "--plan", plan, "--ranks", "3", "--timeout", "12")
@@ -197,7 +199,7 @@ def test_a_case_that_fails_everywhere_fails_alone(
     assert require(run.end).status == "failed"
 
 
-@pytest.mark.parametrize("backend", ["gloo", pytest.param("mpi", marks=AT_NIGHT)])
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=pytest.mark.slow), pytest.param("mpi", marks=AT_NIGHT)])
 def test_a_bit_that_flips_once_names_its_rank_and_host(commands: Commands, backend: str) -> None:
     options = ["--op", "signature", "--sizes", "4KiB", "--backend", backend, "--ranks", "3", "--launches", "1"]
     finished = _with_fault(commands, "flip", "run", *options, "--no-baseline")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from exhaustive import AT_NIGHT
-from testing.plans import sweep
 
 from busbw.cli.main import main
 
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 _SIZES = "1KiB..16KiB*4"
-
-
-def _finished(commands: Commands) -> int:
-    plan = commands.plan(sweep("all_reduce,all_gather,memory_copy,pair_matrix,barrier", _SIZES), blocks=1)
-    return commands.run("run", "--plan", plan, "--ranks", "3", "--launches", "2").code
 
 
 def _killed(commands: Commands) -> int:
@@ -53,7 +47,6 @@ def _impossible(commands: Commands) -> int:
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
-        (_finished, 0, []),
         (_killed, -signal.SIGKILL, []),
         (_wrong, 1, ["wrong data"]),
         pytest.param(_impossible, 1, [], marks=AT_NIGHT),

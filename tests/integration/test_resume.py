@@ -34,7 +34,7 @@ _BLOCKS = 2
 
 
 def _start(commands: Commands) -> Started:
-    plan = commands.sweep(_OPS, "1KiB..5KiB+1KiB", in_place="both")
+    plan = commands.sweep(_OPS, "1KiB..3KiB+1KiB", in_place="both")
     return commands.start("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES))
 
 
@@ -195,6 +195,7 @@ def _break(started: Started, whom: str, number: signal.Signals, dice: random.Ran
     return ""
 
 
+@pytest.mark.slow
 def test_a_run_with_a_duration_that_was_killed_is_resumed_until_it_is_over(commands: Commands) -> None:
     plan = commands.sweep("all_reduce", "1KiB,2KiB")
     started = commands.start("run", "--plan", plan, "--ranks", str(_RANKS), "--duration", "5s")

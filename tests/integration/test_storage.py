@@ -138,6 +138,7 @@ def test_over_mpi_files_are_the_same_and_a_checkpoint_is_refused(commands: Comma
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_than_there_is_room_for_is_refused_before_anything_is_written(commands: Commands) -> None:
     disk = _here(commands)
     plan = commands.sweep("storage_write,checkpoint_save", "4KiB,1TiB")

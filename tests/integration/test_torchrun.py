@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from exhaustive import AT_NIGHT, EXHAUSTIVE
 from testing.narrow import require, require_type
+from tests.integration.conftest import until
 
 from busbw.runs import store
 from busbw.runs.records import Failed
@@ -85,6 +86,12 @@ def _blamed(told: str, rank: int) -> bool:
     return bool(said) and set(said) == {f"rank {rank} (host {socket.gethostname()})"}
 
 
+def _end(pid: int) -> None:
+    """Of a process that does not end by itself, for which torchrun would wait half a minute."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=AT_NIGHT)])
 def test_a_lost_rank_is_named_and_nothing_is_lost_with_it(commands: Commands, number: signal.Signals) -> None:
@@ -96,8 +103,7 @@ def test_a_lost_rank_is_named_and_nothing_is_lost_with_it(commands: Commands, nu
     for rank, command, rows in zip(ranks, started, before, strict=True):
         pids = command.pids()
         commands.until_gone(pid for other, pid in enumerate(pids) if other != rank)
-        with suppress(ProcessLookupError):  # torchrun would wait half a minute for a stopped process to end by itself
-            os.kill(pids[rank], signal.SIGKILL)
+        _end(pids[rank])
         finished = command.wait()
         assert finished.code != 0
         assert _blamed(finished.err, rank), finished.told
@@ -113,10 +119,15 @@ def test_a_rank_that_waited_in_the_check_is_not_blamed_for_the_one_it_waited_for
     """Rank 1 sends to rank 2, which hangs, and runs into the timeout; rank 0 has its data and waits for both in the
     vote on the check. When rank 1 comes to vote, it must not wait for a second timeout, while rank 0 listens and goes.
     """
-    finished = commands.run(
+    started = commands.start(
         *("hang-last", "run", "--plan", commands.sweep("broadcast"), "--root", "1", "--timeout", "12"),
         program=commands.torchrun(3, commands.program("with_fault.py")[1:]),
     )
+    folder = started.folder()
+    first, second, hung = until(lambda: next((row.pids for row in store.read(folder).launches), None), "no launch")
+    commands.until_gone((first, second))
+    _end(hung)
+    finished = started.wait()
     assert finished.code != 0
     assert _blamed(finished.err, 2), finished.told
     run = commands.read()

@@ -262,7 +262,7 @@ def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them(
 
     def hears(errors: list[str]) -> None:
         try:
-            launchers.at_mpirun(info_of_mpirun(1), where, 2.0).receive()
+            launchers.at_mpirun(info_of_mpirun(1), where, 1.0).receive()
         except LaunchError as error:
             errors.append(str(error))
 
@@ -483,7 +483,7 @@ def test_ranks_that_do_not_come_are_named() -> None:
 
     def come() -> None:
         with pytest.raises(LaunchError):
-            StoreRendezvous(info(2, 4), "127.0.0.1", port, 2.0).receive()
+            StoreRendezvous(info(2, 4), "127.0.0.1", port, 0.5).receive()
 
     first_comes = threading.Thread(target=come)
     first_comes.start()

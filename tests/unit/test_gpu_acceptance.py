@@ -33,7 +33,7 @@ def test_every_part_has_its_outcome_and_the_archive_all_of_them(acceptance: Modu
     parts = [
         python(acceptance, "good", "print('seen')"),
         python(acceptance, "bad", "raise SystemExit(3)", needed=False),
-        python(acceptance, "hung", f"{child}; print('begun', flush=True); time.sleep(600)", seconds=3),
+        python(acceptance, "hung", f"{child}; print('begun', flush=True); time.sleep(600)", seconds=1.5),
         acceptance.Part("absent", ("no-such-program",), 1, False),
     ]
     before = set(psutil.Process().children(recursive=True))

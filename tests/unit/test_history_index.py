@@ -118,7 +118,8 @@ def _delete_run(results: Path, _nights: Path, number: int) -> None:
 
 def _copy_run(results: Path, _nights: Path, number: int) -> None:
     for folder in list(folders(results))[number : number + 1]:
-        shutil.copytree(folder, results / "copies" / folder.name, dirs_exist_ok=True)
+        if folder.parent != results / "copies":
+            shutil.copytree(folder, results / "copies" / folder.name, dirs_exist_ok=True)
 
 
 def _cut_file(results: Path, _nights: Path, number: int) -> None:

@@ -6,7 +6,8 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -66,6 +67,11 @@ def loaded_by(statement: str, *arguments: str) -> set[str]:
 
 
 COMMAND = "import busbw.cli.main; busbw.cli.main.main()"
+COMMANDS = (
+    "from busbw.cli.main import main; "
+    "assert not any([main.main(words.split(), standalone_mode=False) for words in sys.argv[1:]])"
+)
+"""One after the other: what any of them loads is loaded in the end."""
 TOOLS = ("pandas", "matplotlib", "scipy", "busbw_analysis")
 """Of the judgement."""
 
@@ -87,40 +93,29 @@ def test_a_module_loads_nothing_that_it_does_not_need(statement: str, unwanted: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "unwanted"),
+    ("commands", "unwanted"),
     [
-        *((words, HEAVY) for words in ("--help", "--version", "run --help")),
-        ("list runs --results-dir nowhere", {*HEAVY, "busbw.backends", "busbw.launch", "busbw.system"}),
-        *((words, {"torch", "pandas", "matplotlib"}) for words in ("list ops", "doctor", "peaks")),
-        ("run --op barrier --dry-run", {"torch", "pandas", "matplotlib"}),
+        (("--help", "--version", "run --help"), HEAVY),
+        (("list runs --results-dir nowhere",), {*HEAVY, "busbw.backends", "busbw.launch", "busbw.system"}),
+        (("list ops", "doctor", "peaks", "run --op barrier --dry-run"), {"torch", "pandas", "matplotlib"}),
     ],
 )
-def test_a_command_loads_nothing_that_it_does_not_need(arguments: str, unwanted: Iterable[str]) -> None:
-    assert loaded_by(COMMAND, *arguments.split()).isdisjoint(unwanted)
+def test_a_command_loads_nothing_that_it_does_not_need(commands: Sequence[str], unwanted: Iterable[str]) -> None:
+    assert loaded_by(COMMANDS, *commands).isdisjoint(unwanted)
 
 
-WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({tuple(EXTRAS)})); {COMMAND}"
-"""Runs a command as where no extra is installed: importing from None raises ModuleNotFoundError."""
+NO_EXTRA = f"sys.modules.update(dict.fromkeys({tuple(EXTRAS)})); "
+"""As where no extra is installed: importing from None raises ModuleNotFoundError."""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "show tests/data/logs/nccl-tests-2.19.txt",
-        "show results/samples/vm/20261121T081628.085Z-4ad500",
-        "fit tests/data/logs/nccl-tests-2.19.txt",
-        "export results/samples/vm/20261121T081628.085Z-4ad500 --to markdown",
-        "export tests/data/logs/nccl-tests-2.19.txt --to parquet --output {tmp_path}/tidy.parquet",
-        "training plan --help",
-        "list backends",
-        "doctor",
-    ],
-)
-def test_what_does_not_measure_or_draw_needs_no_extra(tmp_path: Path, arguments: str) -> None:
-    words = [
-        str(ROOT / word) if (ROOT / word).exists() else word for word in arguments.format(tmp_path=tmp_path).split()
-    ]
-    loaded_by(WITHOUT_EXTRAS, *words)
+def test_what_does_not_measure_or_draw_needs_no_extra(tmp_path: Path) -> None:
+    log, run = ROOT / "tests/data/logs/nccl-tests-2.19.txt", ROOT / "results/samples/vm/20261121T081628.085Z-4ad500"
+    loaded_by(
+        NO_EXTRA + COMMANDS,
+        *(f"show {log}", f"show {run}", f"fit {log}", f"export {run} --to markdown"),
+        *(f"export {log} --to parquet --output {tmp_path}/tidy.parquet", "training plan --help"),
+        *("list backends", "doctor"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +128,7 @@ def test_what_does_not_measure_or_draw_needs_no_extra(tmp_path: Path, arguments:
 )
 def test_who_needs_an_extra_learns_how_to_install_it(arguments: str, extra: str, tmp_path: Path) -> None:
     words = [str(ROOT / word) if (ROOT / word).exists() else word for word in arguments.split()]
-    source = PROBE.format(paths=[path for path in sys.path if path], arguments=words, statement=WITHOUT_EXTRAS)
+    source = PROBE.format(paths=[path for path in sys.path if path], arguments=words, statement=NO_EXTRA + COMMAND)
     ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert f"pip install 'busbw[{extra}]'" in ran.stderr, ran.stderr
 
@@ -154,6 +149,11 @@ def test_the_contract_of_the_analysis_forgets_no_package() -> None:
     assert packages - forbidden - {"__main__"} == SHARED
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Within functions, too: import-linter holds apart packages, not the modules of one. Raises CycleError."""
     paths = [path.relative_to(root) for root in (ROOT / "bench", ROOT / "analysis") for path in root.rglob("*.py")]
@@ -161,7 +161,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     imported: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
         folder = "bench" if name.partition(".")[0] == "busbw" else "analysis"
-        for node in ast.walk(ast.parse((ROOT / folder / path).read_text(encoding="utf-8"))):
+        for node in nodes_of(ROOT / folder / path):
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 imported[name] |= {target if target in modules else str(node.module) for target in names}
@@ -173,11 +173,10 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 def test_only_the_first_stages_of_the_analysis_see_a_data_set() -> None:
     folder = ROOT / "analysis/busbw_analysis"
-    sources = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
     seeing = {
-        name
-        for name, text in sources.items()
-        for node in ast.walk(ast.parse(text))
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        for node in nodes_of(path)
         if isinstance(node, ast.Name | ast.alias | ast.ClassDef)
         and getattr(node, "id", getattr(node, "name", "")) in {"Dataset", "pool", "pool_by_setup"}
     }

@@ -230,7 +230,7 @@ def test_mpiexec_is_kept_on_this_machine_and_told_nothing_of_the_place_of_its_pa
         (0.3, lambda _watch: None, True),
         (0.3, lambda _watch: time.sleep(0.05), False),  # the others wait for it: it is not the one to say so
         (0.05, lambda _watch: time.sleep(0.05), True),  # a library that sleeps while it waits
-        (1.0, lambda watch: setattr(watch, "beats", watch.beats + 1), False),
+        (0.6, lambda watch: setattr(watch, "beats", watch.beats + 1), False),
     ],
 )
 def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(

@@ -29,6 +29,7 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.score import validation
+from busbw_analysis.models.results import Results
 from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.forecast import FittedCurve, Forecast, HeldOut, Value
 from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, query, read_results
@@ -74,8 +75,13 @@ def run(ranks: int, world: World = OBEYING, *, hosts: int = 1, launches: int = 6
 
 
 @cache
+def results() -> tuple[Results, ...]:
+    return read_results([run(ranks) for ranks in (2, 3, 4, 8)])
+
+
+@cache
 def evidence() -> MeasuredCurves:
-    return measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
+    return measured_curves(results(), "all_reduce")
 
 
 def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Prediction:
@@ -264,7 +270,7 @@ def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
 
 
 def test_an_algorithm_that_was_not_measured_is_not_validated() -> None:
-    known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    known = measured_curves(results(), "all_reduce", "rabenseifner")
     for forecast in answer(known, 8, MIB, 32 << 40).forecasts:
         size = forecast.size_bytes
         assert (forecast.held_out.passed, forecast.held_out.median_error, forecast.measured) == (None, None, None)
@@ -340,10 +346,10 @@ def test_a_barrier_is_predicted_without_a_size() -> None:
 
 
 def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
-    known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
+    known = measured_curves(results(), "all_reduce", "nvls")
     (forecast,) = answer(known, 8, MIB).forecasts
     assert (forecast.algorithm, forecast.formula) == ("nvls", "2 α + (n+1)/n S β: one α to reduce, one α to multicast")
-    ring = answer(measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
+    ring = answer(measured_curves(results(), "all_reduce", "ring"), 8, MIB)
     assert forecast.seconds.value < 0.8 * ring.forecasts[0].seconds.value
     with pytest.raises(AnalysisError, match="nvls"):
         answer(measured_curves(read_results([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)

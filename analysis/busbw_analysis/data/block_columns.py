@@ -20,6 +20,7 @@ from busbw_analysis.data.ragged import Integers, Ragged
 
 Floats = npt.NDArray[np.float64]
 
+_LARGEST: Final = int(np.iinfo(np.int32).max)
 _MIDDLE: Final = QUANTILES.index(0.5)
 _OVERLAP_PARTS: Final = 6
 _AT_A_TIME: Final = 1024
@@ -130,8 +131,7 @@ def _overlap(groups: Sequence[GroupSamples]) -> Floats:
 
 def small(numbers: npt.NDArray[np.int64]) -> Integers:
     """``numbers`` in 32 bits if they fit; most times are below 2 s."""
-    limit = np.iinfo(np.int32)
-    fits = not numbers.size or (numbers.min() >= limit.min and numbers.max() <= limit.max)
+    fits = not numbers.size or (numbers.min() >= -_LARGEST - 1 and numbers.max() <= _LARGEST)
     return numbers.astype(np.int32) if fits else numbers
 
 

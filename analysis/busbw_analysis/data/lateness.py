@@ -203,6 +203,8 @@ def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: 
     ``at`` are the samples in which another rank, ``who``, was late. A window is twice the autocorrelation time of the
     lateness, so that one spell of a busy core counts once.
     """
+    if not was_late.any() and not len(at):
+        return 0, 0
     rare = was_late if was_late.mean() < 0.5 else ~was_late
     length = max(_SHORTEST_STRETCH, math.ceil(2 * autocorrelation_time(rare.astype(np.float64))))
     stretches = max(1, len(was_late) // length)

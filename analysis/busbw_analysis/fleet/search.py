@@ -214,7 +214,8 @@ class Search:
         waiting = max([len(each.links) for each in suspects.values()], default=0)
         turn, more = 0, waiting // most_links(self.fleet)
         while turn < _TURNS_IF_LIKELY + more:
-            lossy = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within), PARTNERS)]
+            tested_late = model.evidence_of_nodes(self.fleet, self.rounds, late, within)
+            lossy = late.nodes[_is_sure(tested_late, PARTNERS)]
             usual = max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0)
             usual = min(usual, _TURNS_BESIDE_LOSS) if len(lossy) else usual
             least = -np.inf if turn < usual else _LIKELY
@@ -230,12 +231,15 @@ class Search:
             ]
             turned = []
             accused = {case: suspect.nodes[_is_sure(of_alone[case], 0)] for case, suspect in alone.items()}
-            for case in pairs:
-                tested = model.evidence_of_nodes(fleets[case], self.of_case(case), suspects[case], within)
-                accused[case] = suspects[case].nodes[_is_sure(tested, PARTNERS)]
-            of_late = open_suspects(self.fleet, self.rounds, late, within, turn, least)
+            tested = {
+                case: model.evidence_of_nodes(fleets[case], self.of_case(case), suspects[case], within)
+                for case in pairs
+            }
+            accused |= {case: suspects[case].nodes[_is_sure(tested[case], PARTNERS)] for case in pairs}
+            of_late = open_suspects(self.fleet, self.rounds, late, tested_late, within, turn, least)
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
-                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn, least)
+                own = self.of_case(case)
+                of_times = open_suspects(fleets[case], own, suspects[case], tested[case], within, turn, least)
                 # Slow links come first: they are soon decided, and a link that was late once may stay open.
                 nodes, links = (np.concatenate(both) for both in zip(of_times, of_late, strict=True))
                 # What loses messages is slow sometimes, and so are its pairs.
@@ -364,10 +368,18 @@ def _is_sure(evidence: model.Evidences, partners: int) -> Truths:
 
 
 def open_suspects(
-    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, turn: int, least: float
+    fleet: Fleet,
+    rounds: list[Round],
+    suspects: model.Suspects,
+    tested: model.Evidences,
+    within: float,
+    turn: int,
+    least: float,
 ) -> tuple[Ints, Ints]:
-    """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
-    tested = model.evidence_of_nodes(fleet, rounds, suspects, within)
+    """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them.
+
+    tested: the evidence of the nodes
+    """
     cleared = _is_cleared(tested, turn)
     lone = ~cleared & (tested.partners < PARTNERS) & (tested.total >= least)
     is_open = open_tests(tested, turn, least) | lone

@@ -165,19 +165,21 @@ def step_seconds(shape: Sequence[float], layouts: Sequence[Real], constants: Con
         (wide / outer_degree * q, inner_degree, 2.0),
         (own, dp, 1 / m),
     )
+    sent = [
+        (c.passes * (degree - 1) / degree * count * times * c.element_bytes, degree) for count, degree, times in words
+    ]
+    every = sum((bytes_ for bytes_, _ in sent), np.zeros(len(gpus)))
     network = np.full(len(gpus), np.inf)
     for places in _placements(c.per_host, outer_degree, inner_degree, dp):
-        inside = np.zeros(len(gpus))
         between = np.zeros(len(gpus))
-        for (count, degree, times), place in zip(words, places, strict=True):
-            bytes_ = c.passes * (degree - 1) / degree * count * times * c.element_bytes
-            leaves = degree > place
-            inside, between = inside + np.where(leaves, 0, bytes_), between + np.where(leaves, bytes_, 0)
-        network = np.minimum(network, np.maximum(inside / c.inner, between / c.outer))
+        for (bytes_, degree), place in zip(sent, places, strict=True):
+            between += np.where(degree > place, bytes_, 0)
+        network = np.minimum(network, np.maximum((every - between) / c.inner, between / c.outer))
     seconds: Real = (m * layers / pp + pp - 1) * np.maximum(busy, network) + layers * rounds
     return seconds
 
 
+@lru_cache(maxsize=1024)
 def utilisation(flop: float, constants: Constants) -> Utilisation:
     """The best of all powers of two for pp, both tensor degrees, dp and micro-batches, in which all is done in time."""
     c = constants
@@ -211,11 +213,11 @@ def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
     lowest = max(0, math.ceil(math.log2(fewest)))
     of_layers, of_batch = (powers(int(np.log2(max(1.0, most))) + 1)[:17] for most in (layers, batch))
     axes = (2.0**lowest * powers(_MOST_DOUBLINGS + 1), of_layers, powers(14), powers(6) / 2, of_batch)
-    gpus, pp, outer, ratio, m = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    gpus, pp, outer, ratio, m = np.meshgrid(*axes, indexing="ij", sparse=True)
     inner = outer * ratio
     dp = gpus / (pp * outer * inner)
-    keep = (inner >= 1) & (dp >= 1) & (dp * m <= batch) & (m >= pp)
-    return tuple(values[keep] for values in (gpus, pp, outer, inner, dp, m))
+    keep = ((inner >= 1) & (dp >= 1)) & (dp * m <= batch) & (m >= pp)
+    return tuple(np.broadcast_to(values, keep.shape)[keep] for values in (gpus, pp, outer, inner, dp, m))
 
 
 def _placements(per_host: int, outer: Real, inner: Real, dp: Real) -> Iterator[tuple[Real, Real, Real]]:
@@ -244,7 +246,6 @@ class Limits:
     wall: float
 
 
-@lru_cache(maxsize=64)
 def curve(constants: Constants) -> tuple[Utilisation, ...]:
     """The best utilisation every half decade, from the first that needs at least one GPU until nothing finishes in
     time.
