@@ -10,7 +10,6 @@ MINUTES ?= 10
 times := build/times
 # `make test` skips tests marked slow; `make test-all` includes them.
 fast := and not slow
-# Tests with real ranks mostly wait for these, so five of them run at a time.
 # Tests that do not disturb each other run on all cores with one thread each; more than eight workers do not pay off.
 beside := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Each of a thousand processes would compile the sources anew.
@@ -69,7 +68,7 @@ unit-test: $(developed) ## tests without real ranks
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
 integration-test: $(developed) ## tests with real ranks, and of GPUs: real ones, or simulated ones where there are none
-	$(pytest) tests/integration tests/gpu -m "not alone $(fast)" --numprocesses 5 --dist worksteal --junitxml $(times)/integration.xml
+	$(pytest) tests/integration tests/gpu -m "not alone $(fast)" --numprocesses 4 --dist worksteal --junitxml $(times)/integration.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone $(fast)" --junitxml $(times)/integration-alone.xml
 
 test-all: fast :=
