@@ -89,16 +89,6 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"(?:pair\.cc:\d+\] ?|gloo.{0,200}|RuntimeError: )"
-        r"((?:Read error|Write error|Connection closed by peer|Connection reset by peer|Broken pipe)"
-        r"(?: \[?[\w.:]{1,64}\]?(?::\d+)?)?)",
-        _CALL,
-        "another rank ended first ({})",
-        _ANOTHER_ENDED,
-        _EARLIEST,
-        follows=True,
-    ),
-    Failure(
         r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
         _CALL,
         "{} did not come to the barrier",
@@ -422,12 +412,23 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )(-?9|137)\b"
+        r"(?:exitcode *: ?|\(exitcode: ?|Exit [Cc]ode: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )(-?9|137)\b"
+        r"|[Ee]xit(?:ed with(?: exit)?)? (?:code|status):? +137\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: Out Of Memory",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
         "look at dmesg and at the job's limit of memory",
+    ),
+    Failure(
+        r"(?:pair\.cc:\d+\] ?|gloo.{0,200}|RuntimeError: )"
+        r"((?:Read error|Write error|Connection closed by peer|Connection reset by peer|Broken pipe)"
+        r"(?: \[?[\w.:]{1,64}\]?(?::\d+)?)?)",
+        _CALL,
+        "another rank ended first ({})",
+        _ANOTHER_ENDED,
+        _EARLIEST,
+        follows=True,
     ),
     Failure(
         r"(?:exitcode ?: ?|\(exitcode: ?|[Ss]ignal )(?:-?7)\b|Bus error",
@@ -701,7 +702,7 @@ _MAY_FAIL: Final = re.compile(
     "|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom[-_]kill|OOMK|Out Of M|already checked"
     "|remote size|llegal|ligned|device-side|Xid |fallen off|device handle|RESET_REQ|HW Exc|or unavailable"
-    "|exit|Exit code|ignal|remote p"
+    "|exit|Exit [Cc]ode|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
