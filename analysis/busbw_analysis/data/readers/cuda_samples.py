@@ -18,7 +18,8 @@ SIGN: Final = re.compile(
     rb"|Host/Device Bandwidth Matrix \(GB/s\)"
 )
 _MATRIX: Final = re.compile(
-    r"(?:(Uni|Bi)directional )?P2P=(Enabled|Disabled) (Bandwidth|Latency)(?: \(P2P (Writes|Reads)\))?"
+    r"(?:(Uni|Bi)directional P2P=|(?<!\S)P2P=(?=\w+ Lat))(Enabled|Disabled) (Bandwidth|Latency)"
+    r"(?: \(P2P (Writes|Reads)\))?"
     r" Matrix \((GB/s|us)\)"
 )
 _COPY: Final = re.compile(r"((?:Host|Device) to (?:Host|Device)) Bandwidth, (\d+) Device")
@@ -51,6 +52,10 @@ _BETWEEN: Final = {
 }
 """Matrix → operation between two GPUs, and how often its rate counts S."""
 _LATENCY_BYTES: Final = 16
+_OTHER_TITLE: Final = re.compile(
+    r"(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = |(?:Host|Device) to \w+ Bandwidth"
+)
+"""Of a matrix whose unit is cut off, and what ends the copies."""
 _TITLES: Final = (_MATRIX, _COPY, _GRIND)
 
 
@@ -64,6 +69,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         words = line.text.split()
         if (match := next(filter(None, (sign.search(line.text) for sign in _TITLES)), None)) is not None:
             title, columns, kind = match, [], ""
+        elif _OTHER_TITLE.match(line.text) is not None:
+            title = None
         elif (match := _DEVICE.match(line.text) or _DEVICE_ALONE.match(line.text)) is not None:
             device = match["device"]
             draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
