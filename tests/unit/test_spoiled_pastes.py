@@ -39,6 +39,7 @@ SAME: Final = {
     "another spelling of bytes": ("nccom.txt", r"size\(B\)", "size(bytes)"),
     "lines with numbers": ("dcgm.txt", r"(?m)^(?=\|)", "25 | "),
     "numbers before a matrix": ("nvloom.txt", r"(?m)^(?=\S*\t)", "12  "),
+    "a table below": ("oneccl.txt", r"\Z", "4096  1  20.0  195.3125  0.190735  0.2048\n"),
     "DCGM above": ("nccom.txt", r"\A", "| DCGM Version              | 3.3.1      |\n"),
     "another tool's matrix below": ("nvloom.txt", r"\Z", "D/D 0 1 2\n2 1 1 1\n0 1.5 1.5 1.5\n"),
 }
@@ -64,6 +65,7 @@ LESS: Final = {
     "unit of a rate": ("nccom.txt", r"(.{37})(?=.)", r"\1\n"),
     "place in two lines": ("nccl-tests-per-iteration.txt", r"(?m)^(.{60,71}) (?=\S)", r"\1\n"),
     "thousands of elements": ("stream.txt", r"100000000", "100 000 000"),
+    "a name": ("ucc-perftest.txt", "Allgather\n", "Allg\n"),
     "a block": ("nixlbench-old.txt", r"(B/W) \(GB/Sec\)(\n.*\n)4096.*", r"\1\g<2>4 096 1 20.0 195.3125 0.190735"),
     "a column of netperf": ("netperf.txt", r"(?m)^(?:bytes|131072) +(?=\w+ +\w+ +(?:secs|10\.01))", ""),
 }

@@ -53,8 +53,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif len(words) == 1 and (known := _benchmark(words[0].strip("#:\uff1a")))["op"] is not None:
             draft.begin(line.number)
             test = known  # all that an excerpt keeps of the lines above a table
-        elif test and "#repetitions" in words:
-            draft.names = words
+        elif test and ("#repetitions" in words or words[:2] == ["#", "All"]):  # "All done", "All processes entering …"
+            draft.names = words if "#repetitions" in words else ()
         elif (cells := draft.cells(line, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
         elif (match := _VERSION.search(line.text)) is not None:

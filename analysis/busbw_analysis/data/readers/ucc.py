@@ -63,7 +63,7 @@ def _add(draft: Draft, line: int, test: dict[str, str], row: dict[str, str], *, 
     fields: dict[str, Any] = {"tool_size_bytes": 0 if op == "barrier" else size}
     if op in _GATHERED:
         fields["tool_size_is"] = "block"
-    else:
+    elif op is not None:
         fields |= {"tool_size_is": "S", "algbw": size / seconds if size and seconds else None}
     reduction, dtype = test.get("Reduction", "N/A"), test.get("Datatype", "")
     draft.add(
