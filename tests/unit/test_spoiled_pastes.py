@@ -103,6 +103,11 @@ def test_headings_of_osu_in_two_lines_name_no_columns() -> None:
     assert rows(f"{heading}1  5.25\n6.00  1000\n") == ()
 
 
+def test_a_block_of_nixlbench_is_whole_behind_the_mark_of_a_mail() -> None:
+    heading = "> Block Size (B)  Batch Size  B/W (GB/Sec)  Avg Lat. (us)\n"
+    assert rows(f"{heading}10.5  12.0  2.5  3.0\n") == ()
+
+
 def test_a_table_of_deepspeed_is_of_the_operation_in_its_title() -> None:
     titles = ("all_gather on 8", "pt2pt on 2")
     table = "size (bytes) | time (us) | note\n1048576 | 25.5 | x\n"

@@ -27,7 +27,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     for line in draft.scan(lines):
         if "Block Size (B)" in line.text:
             draft.begin(line.number)
-            draft.names = numbered(re.split(r"\s{2,}", line.text.strip()))
+            heading = line.text[line.text.index("Block Size (B)") :]
+            draft.names = numbered(re.split(r"\s{2,}", heading.strip()))
         elif (match := _SETTING.match(line.text)) is not None:
             settings = settings | {match[2]: match[3]}
         elif (cells := draft.cells(line, line.text.split())) is not None:
