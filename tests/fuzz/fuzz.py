@@ -40,6 +40,8 @@ def main(arguments: list[str]) -> int:
             f"{name}: {campaign.tried} tried from seed {options.seed} on, {len(campaign.failures)} failed, "
             f"the slowest took {campaign.slowest_seconds:.2f} s"
         )
+        for kind, tried in campaign.of_each.items():
+            print(f"  {tried:>9,} {kind}")
         failed = failed or bool(campaign.failures)
     return int(failed)
 

@@ -1,5 +1,6 @@
 """Logs of small network benchmarks: what is a sample, what is counted once, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +219,12 @@ def test_every_document_of_json_is_read() -> None:
     assert [table.line for table in log.tables] == [1, 1 + text.count("\n")]
 
 
-def test_the_lines_of_a_json_stream_are_refused() -> None:
-    with pytest.raises(LogError, match="-J"):
-        log_of("iperf-json", ['{"event":"start","data":{"test_start":{"protocol":"TCP"}}}\n'])
+def test_the_events_of_a_json_stream_are_a_document() -> None:
+    text = (LOGS / "iperf.json").read_text(encoding="utf-8")
+    parts = json.loads(text)
+    events = [("start", parts["start"]), *(("interval", part) for part in parts["intervals"]), ("end", parts["end"])]
+    log = log_of("iperf-json", [json.dumps({"event": name, "data": data}) + "\n" for name, data in events])
+    assert log.rows == log_of("iperf-json", [text]).rows
 
 
 @pytest.mark.parametrize(

@@ -252,13 +252,6 @@ SAMPLES: Final = (
         "timed out waiting 10 ms for recv operation",
         "Application timeout caused pair closure",
     ),
-    (
-        "[x/pair.cc:9] Read error",
-        "gloo: Write error",
-        "RuntimeError: Connection closed by peer [10.0.0.1]:13",
-        "[x/pair.cc:9] Connection reset by peer",
-        "[x/pair.cc:9] Broken pipe",
-    ),
     ("Timed out after 901 seconds waiting for clients. 1/3", "Timed out after 901 seconds waiting for workers. 1/3"),
     (
         "client socket has failed to connect to [node1]:29400",
@@ -425,6 +418,11 @@ SAMPLES: Final = (
         "Exit code:    137",
         "exits with return code = -9",
         "srun: error: node1: task 3: Killed",
+        "Exit Code:    137",
+        "exitcode  : 137",
+        "command terminated with exit code 137",
+        "srun: error: node1: task 3: Exited with exit code 137",
+        "Job failed: exit status 137",
         "Signal 9",
         "signal 9",
         "=   EXIT CODE: 9",
@@ -436,6 +434,13 @@ SAMPLES: Final = (
         "OOMKilled",
         "task 0: Out Of Memory",
         "tasks 0-3,5: Out Of Memory",
+    ),
+    (
+        "[x/pair.cc:9] Read error",
+        "gloo: Write error",
+        "RuntimeError: Connection closed by peer [10.0.0.1]:13",
+        "[x/pair.cc:9] Connection reset by peer",
+        "[x/pair.cc:9] Broken pipe",
     ),
     ("exitcode: -7", "(exitcode: -7)", "exits with return code = -7", "Signal 7", "signal 7", "Bus error", "bus error"),
     ("peer access is not supported", "cudaErrorPeerAccessUnsupported", "peer mapping resources exhausted"),
@@ -629,6 +634,12 @@ def test_every_alternative_of_a_sign_is_found(place: int) -> None:
     for line in SAMPLES[place]:
         assert may_fail(line), line
         assert next(at for at, row in enumerate(FAILURES) if re.search(row.sign, line)) == place, line
+
+
+def test_a_process_that_was_killed_is_the_cause_of_a_connection_that_closed(tmp_path: Path) -> None:
+    closed = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:17234"
+    assert refused(tmp_path, f"{closed}\ncommand terminated with exit code 137\n").follows == 0
+    assert refused(tmp_path, f"{closed}\n").follows == 2
 
 
 GAI: Final = (

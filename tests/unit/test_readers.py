@@ -270,11 +270,13 @@ def test_a_table_of_ucc_that_does_not_say_its_collective_has_no_rows() -> None:
 
 def test_a_test_of_ucx_that_was_cut_has_the_average_until_then() -> None:
     title = "| Test: tag match bandwidth |\n"
-    rows = [f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2  2\n" for n in (33, 53)]
+    rows = [f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2272  2272\n" for n in (33, 53)]
     log = log_of("ucx_perftest", [title, *rows])
     assert [row.iterations for row in log.rows] == [53]
     assert [note.code for note in log.notes if note.code == "unfinished"]
-    (row,) = log_of("ucx_perftest", [title, *rows, "Final:  60  0.588 440.0 440.0  2325.25  2325.25  2  2\n"]).rows
+    (row,) = log_of(
+        "ucx_perftest", [title, *rows, "Final:  60  0.588 440.0 440.0  2325.25  2325.25  2272  2272\n"]
+    ).rows
     assert row.iterations == 60
 
 
@@ -349,8 +351,8 @@ def test_what_is_printed_of_links_displaces_no_reader(monkeypatch: pytest.Monkey
 def test_rows_of_a_part_of_the_calls_of_ucx_are_none_of_the_results(tmp_path: Path) -> None:
     path = tmp_path / "log"
     title = "| Test: tag match bandwidth |\n| Data layout: (automatic) |\n| Message size: 1024 |\n"
-    interim = "".join(f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2  2\n" for n in range(100, 199))
-    path.write_text(f"{title}{interim}Final:  200  0.588 440.0 440.0  2325.25  2325.25  2  2\n", encoding="utf-8")
+    interim = "".join(f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2272  2272\n" for n in range(100, 199))
+    path.write_text(f"{title}{interim}Final:  200  0.588 440.0 440.0  2325.25  2325.25  2272  2272\n", encoding="utf-8")
     assert [row.iterations for row in read_log(path).rows] == [200]
 
 
@@ -453,10 +455,5 @@ def test_a_matrix_of_nvbandwidth_reads_back(matrix: Sequence[Sequence[float]]) -
     ]
 
 
-HEADINGS_AMONG_DIGITS = 60198627
-
-
-@pytest.mark.parametrize(("seed", "count"), [(1, trials(60, 400)), (HEADINGS_AMONG_DIGITS, 1)])
-def test_hostile_logs_are_read_or_refused(seed: int, count: int) -> None:
-    found = fuzz_logs.campaign(seed=seed, seconds=60, count=count)
-    assert found.failures == ()
+def test_hostile_logs_are_read_or_refused() -> None:
+    assert fuzz_logs.campaign(seed=1, seconds=60, count=trials(60, 400)).failures == ()

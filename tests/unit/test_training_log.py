@@ -19,6 +19,7 @@ from busbw.errors import LogError
 from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw_analysis.cli.training import training
+from busbw_analysis.data.rank_statistics import theil_sen
 from busbw_analysis.data.readers.logs import OfTraining, read_steps
 from busbw_analysis.data.readers.training import TrainingLog
 from busbw_analysis.training.log import StepTimes, findings, step_times
@@ -149,6 +150,19 @@ def test_a_drift_is_found(share: float) -> None:
     assert drift.low <= share <= drift.high
     assert drift.share == pytest.approx(share, abs=0.01)
     assert codes(times) == {"drift"}
+
+
+def test_the_drift_of_a_long_job_does_not_compare_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def noted(at: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
+        compared.append(len(at))
+        return theil_sen(at, values)
+
+    monkeypatch.setattr("busbw_analysis.training.log.theil_sen", noted)
+    times = times_of([taken * 1.2 ** (step / 5000) for step, taken in enumerate(steady(5000, 3), 1)])
+    assert require(times.drift).share == pytest.approx(0.2, abs=0.01)
+    assert max(compared) <= 2000
 
 
 def test_a_restart_has_its_own_warm_up() -> None:

@@ -33,6 +33,8 @@ _LEAST_HITS: Final = 3
 _REGULAR: Final = 0.8
 """Share of the slow steps that a period must have, and share of its multiples that must be slow."""
 _LEAST_DRIFT: Final = 0.02
+_MOST_FOR_DRIFT: Final = 2000
+"""Steps of which all pairs are compared; of more, some at equal distances: a hundred thousand took 240 GB."""
 _LEAST_FOR_DRIFT: Final = 20
 _LOW_SHARE: Final = 0.3
 """Utilisation below which dense models on GPUs are worth a look: published runs have 0.35 to 0.55."""
@@ -193,11 +195,12 @@ def _drift(steps: Sequence[int], costs: np.ndarray, limit: float) -> Drift | Non
     usual = costs <= limit
     if usual.sum() < _LEAST_FOR_DRIFT:
         return None
-    numbers = np.array(steps, dtype=float)[usual]
+    every = -(-int(usual.sum()) // _MOST_FOR_DRIFT)
+    numbers, costs = np.array(steps, dtype=float)[usual][::every], costs[usual][::every]
     span = numbers.max() - numbers.min()
     if not span:
         return None
-    share, low, high = (math.expm1(slope * span) for slope in theil_sen(numbers, np.log(costs[usual])))
+    share, low, high = (math.expm1(slope * span) for slope in theil_sen(numbers, np.log(costs)))
     return Drift(share, low, high)
 
 

@@ -18,7 +18,8 @@ SIGN: Final = re.compile(
     rb"|Host/Device Bandwidth Matrix \(GB/s\)|bandwidthTest-[HD]2[HD]\b"
 )
 _MATRIX: Final = re.compile(
-    r"(?:(Uni|Bi)directional )?P2P=(Enabled|Disabled) (Bandwidth|Latency)(?: \(P2P (Writes|Reads)\))?"
+    r"(?:(Uni|Bi)directional P2P=|(?<!\S)P2P=(?=\w+ Lat))(Enabled|Disabled) (Bandwidth|Latency)"
+    r"(?: \(P2P (Writes|Reads)\))?"
     r" Matrix \((GB/s|us)\)"
 )
 _COPY: Final = re.compile(r"((?:Host|Device) to (?:Host|Device)) Bandwidth, (\d+) Device")
@@ -56,6 +57,10 @@ _BETWEEN: Final = {
 }
 """Matrix → operation between two GPUs, and how often its rate counts S."""
 _LATENCY_BYTES: Final = 16
+_OTHER_TITLE: Final = re.compile(
+    r"(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = |(?:Host|Device) to \w+ Bandwidth"
+)
+"""Of a matrix whose unit is cut off, and what ends the copies."""
 _TITLES: Final = (_MATRIX, _COPY, _GRIND)
 
 
@@ -69,6 +74,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         words = line.text.split()
         if (match := next(filter(None, (sign.search(line.text) for sign in _TITLES)), None)) is not None:
             title, columns, kind = match, [], ""
+        elif _OTHER_TITLE.match(line.text) is not None:
+            title = None
         elif (match := _DEVICE.match(line.text) or _DEVICE_ALONE.match(line.text)) is not None:
             device = match["device"]
             draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
@@ -79,16 +86,23 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif "Bandwidth(MB/s)" in line.text:
             draft.note("no-unit", line.number, "MB/s of versions before CUDA 10.1 are of no known number of bytes")
             title = None
-        elif (match := _LINE.search(line.text)) is not None and match[5] == "GB/s":
-            way = f"{_ENDS[match[1]]} to {_ENDS[match[2]]}"
-            _add_copy(
-                draft, line, (way, match[7]), "PAGEABLE" if match[3] == "Paged" else "", device, match[6], match[4]
-            )
+        elif _add_line(draft, line, device):
+            continue
         elif title is not None and columns and len(words) == len(columns) + 1:
             is_first = inside.setdefault(words[0], title) is title
             _add_row(draft, line, title, columns, words, with_inside=is_first)
         elif title is not None and title.re is _COPY and len(words) == 2 and whole(words[0]) is not None:
             _add_copy(draft, line, (title[1], title[2]), kind, device, *words)
+
+
+def _add_line(draft: Draft, line: Line, device: str) -> bool:
+    """Whether ``line`` is a copy with its rate, which is added."""
+    match = _LINE.search(line.text)
+    if match is None or match[5] != "GB/s":
+        return False
+    way = f"{_ENDS[match[1]]} to {_ENDS[match[2]]}"
+    _add_copy(draft, line, (way, match[7]), "PAGEABLE" if match[3] == "Paged" else "", device, match[6], match[4])
+    return True
 
 
 def _bus_id(parts: Mapping[str, str]) -> str | None:

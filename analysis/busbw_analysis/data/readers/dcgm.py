@@ -18,6 +18,7 @@ _RATE: Final = re.compile(
     r"(?P<rate>\d{1,6}(?:\.\d{1,9})?)GB/s",
     re.ASCII,
 )
+_FRAMED: Final = 2
 _WAYS: Final[dict[str, tuple[str, int]]] = {
     "GPUtoHost": ("device_to_host", 1),
     "HosttoGPU": ("host_to_device", 1),
@@ -29,7 +30,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     """The rates of every GPU, in one table. A rate that goes on in the next line is of the line in which it ends."""
     text, gpu = "", "0"
     for line in draft.scan(lines):
-        text += _BESIDE.sub("", line.text)
+        cells = line.text.split("|")  # the second is the text, behind the number of a line perhaps
+        text += _BESIDE.sub("", cells[-2] if len(cells) > _FRAMED else line.text)
         end = 0
         for match in _RATE.finditer(text):
             end = match.end()

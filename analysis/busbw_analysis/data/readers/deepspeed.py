@@ -12,8 +12,8 @@ from typing import Final
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import RATES, SECONDS, number, op_named, scaled
 
-SIGN: Final = re.compile(rb"- Performance of \w{1,40} on \d{1,7} devices -")
-_TITLE: Final = re.compile(r"- Performance of (\w{1,40}) on (\d{1,7}) devices -")
+SIGN: Final = re.compile(rb"- Performance of \w{1,40} on \d{1,7} devices\b")
+_TITLE: Final = re.compile(r"- Performance of (\w{1,40}) on (\d{1,7}) devices\b")
 _HEADING: Final = re.compile(r"Duration(?: \((us)\))?\s+Throughput \((\w)(\w)ps\)\s+BusBW")
 _ROW: Final = re.compile(r"\S+(?: ?[KMGT]?B)?\s+(\d{1,15})x(\d{1,3})\s+([\d.]+)(?: ?(us|ms))?\s+([\d.]+)\s+([\d.]+)")
 

@@ -215,6 +215,7 @@ class Draft:
 
         The words of a row are numbers or in ``others``; a comment may follow.
         """
+        self.names = () if words[:1] == ["$"] else self.names  # the next command
         names, allowed = self.names, {"...", *others}
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
         commented = stop == len(names) < len(words) and not words[stop][0].isalnum()

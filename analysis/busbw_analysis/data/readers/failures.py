@@ -107,16 +107,6 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"(?:pair\.cc:\d+\] ?|gloo.{0,200}|RuntimeError: )"
-        r"((?:Read error|Write error|Connection closed by peer|Connection reset by peer|Broken pipe)"
-        r"(?: \[?[\w.:]{1,64}\]?(?::\d+)?)?)",
-        _CALL,
-        "another rank ended first ({})",
-        _ANOTHER_ENDED,
-        _EARLIEST,
-        follows=True,
-    ),
-    Failure(
         r"Timed out after (\d{1,9}) seconds waiting for (?:clients|workers)\. (\d{1,7})/(\d{1,7})",
         _MEET,
         "after {} s only {} of {} ranks had joined",
@@ -468,13 +458,23 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|return code = |Exit code: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +|[Ss]ignal )"
-        r"(-?9|137)\b"
+        r"(?:exitcode *: ?|\(exitcode: ?|return code = |Exit [Cc]ode: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +"
+        r"|[Ss]ignal )(-?9|137)\b|[Ee]xit(?:ed with(?: exit)?)? (?:code|status):? +137\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: (?:Out Of Memory|Killed)",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
         "look at dmesg and at the job's limit of memory",
+    ),
+    Failure(
+        r"(?:pair\.cc:\d+\] ?|gloo.{0,200}|RuntimeError: )"
+        r"((?:Read error|Write error|Connection closed by peer|Connection reset by peer|Broken pipe)"
+        r"(?: \[?[\w.:]{1,64}\]?(?::\d+)?)?)",
+        _CALL,
+        "another rank ended first ({})",
+        _ANOTHER_ENDED,
+        _EARLIEST,
+        follows=True,
     ),
     Failure(
         r"(?:exitcode ?: ?|\(exitcode: ?|return code = |[Ss]ignal )(?:-?7)\b|(?<!PCIe )[Bb]us error",
@@ -798,7 +798,7 @@ _MAY_FAIL: Final = re.compile(
     "|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom[-_]kill|OOMK|Out Of M|already checked"
     "|remote size|llegal|ligned|device-side|Xid |fallen off|device handle|RESET_REQ|HW Exc|or unavailable"
-    "|exit|Exit code|ignal|remote p"
+    "|exit|Exit [Cc]ode|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"

@@ -122,7 +122,7 @@ def variant(heading: str) -> Column:
     for at in (-1, 0):  # "NCCL (GB/s)", "NCCL(ms)", "GB/s with NCCL"
         known = column(words[at]) if len(words) > 1 else Column(heading)
         rest = words[:at] if at else words[1:]
-        if known.name in {"time", "bandwidth"} and known.factors:
+        if known.name in {"time", "bandwidth"} and known.factors and "per" not in rest:
             named = next((column(f"{word} {words[at]}") for word in rest if _NAMES.get(word.lower()) in RESULTS), known)
             others = " ".join(word for word in rest if _NAMES.get(word.lower()) not in RESULTS)
             return named._replace(heading=heading, variant=others or None)

@@ -5,7 +5,7 @@ scatters and exchanges are one block. The rate of Sendrecv counts two messages, 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
@@ -32,6 +32,7 @@ _MESSAGES: Final = {
 }
 _MODE: Final = re.compile(r"#\s+MODE: (AGGREGATE|NON-AGGREGATE)")
 _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
+_WHOLE: Final = 0.01
 _USED: Final = frozenset({*_TIMES, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
 
 
@@ -52,8 +53,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif len(words) == 1 and (known := _benchmark(words[0].strip("#:\uff1a")))["op"] is not None:
             draft.begin(line.number)
             test = known  # all that an excerpt keeps of the lines above a table
-        elif test and "#repetitions" in words:
-            draft.names = words
+        elif test and ("#repetitions" in words or words[:2] == ["#", "All"]):  # "All done", "All processes entering …"
+            draft.names = words if "#repetitions" in words else ()
         elif (cells := draft.cells(line, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
         elif (match := _VERSION.search(line.text)) is not None:
@@ -73,7 +74,8 @@ def _benchmark(name: str) -> dict[str, Any]:
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
     time = next((row[name] for name in _TIMES if name in row), None)
-    rate = row.get("Mbytes/sec")
+    megabyte = _megabyte(draft.facts.get("tool_version"), row)
+    rate = None if megabyte is None else scaled(row.get("Mbytes/sec"), megabyte)
     fields = dict(test)
     ranks = draft.facts.get("ranks")
     if fields["op"] in {"pair_uni", "pair_bidir"} and ranks is not None and rate is not None and time is None:
@@ -84,7 +86,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
         **fields,
         tool_size_bytes=whole(row.get("#bytes", 0 if test["op"] == "barrier" else None)),
         time_seconds=scaled(time, 1e-6),
-        rate=scaled(rate, _megabyte(draft.facts.get("tool_version"))),
+        rate=rate,
         statistic="mean" if "t_avg[usec]" in row else "max",
         iterations=whole(row.get("#repetitions")),
         check=None if defects is None else "wrong" if defects else "verified",
@@ -92,7 +94,16 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
     )
 
 
-def _megabyte(version: str | None) -> float:
-    """Bytes per Mbyte: 2^20 up to IMB 2018, 10^6 since."""
-    year = re.search(r"\b20(\d\d)\b", version or "")
-    return 1e6 if version is None or (year is not None and int(year[1]) >= 19) else 2.0**20
+def _megabyte(version: str | None, row: Mapping[str, float | None]) -> float | None:
+    """Bytes per Mbyte: 2^20 up to IMB 2018, 10^6 since. Without a version, the one by which the rate counts whole
+    messages; None without a size, or with times in another unit.
+    """
+    if version is None:
+        if "#bytes" not in row or any(name.startswith("t") and "[usec]" not in name for name in row):
+            return None
+        size, time, rate = (row.get(name) or 0.0 for name in ("#bytes", "t[usec]", "Mbytes/sec"))
+        messages = rate * time * 2.0**20 / 1e6 / size if size else 0.0
+        is_whole = messages > 1 - _WHOLE and abs(messages - round(messages)) < _WHOLE * messages
+        return 2.0**20 if is_whole else 1e6
+    year = re.search(r"\b20(\d\d)\b", version)
+    return 1e6 if year is not None and int(year[1]) >= 19 else 2.0**20

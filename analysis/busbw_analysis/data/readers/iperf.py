@@ -139,7 +139,7 @@ def _with_row(draft: Draft, test: _Test, seen: _Seen, row: _Row) -> _Test:
     if test.reported:
         row, test.reported = row._replace(side="receiver"), False
     same = next((other for other in test.rows if row[1:6] == other[1:6]), None)
-    if same is not None and test.ends and abs(row.rate - same.rate) > _NEAR * same.rate:
+    if same is not None and (test.ends or same is test.rows[-1]) and abs(row.rate - same.rate) > _NEAR * same.rate:
         _refuse_mixed(draft, row.line)
     if same is not None:
         _add(draft, test, seen)
@@ -232,11 +232,27 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
         except (ValueError, RecursionError):
             draft.note("truncated-row", line, "a JSON document that is cut off or damaged is ignored")
             continue
-        if value == first or not value.keys().isdisjoint(("intervals", "error")):
+        if value == first or not value.keys().isdisjoint(("intervals", "error", "event")):
             found.append((line, value))
     found = found if any(value == first for _, value in found) else [(1, first), *found]
-    errors = [error for line, parsed in found if (error := _read_document(draft, line, parsed, seen)) is not None]
+    errors = [
+        error for line, parsed in _gathered(found) if (error := _read_document(draft, line, parsed, seen)) is not None
+    ]
     _refuse_failed(draft, errors[-1] if errors else None)
+
+
+def _gathered(found: Iterable[tuple[int, dict[str, Any]]]) -> Iterable[tuple[int, dict[str, Any]]]:
+    """The documents with their lines, in which the events of ``--json-stream`` are put together."""
+    whole: list[tuple[int, dict[str, Any]]] = []
+    for line, value in found:
+        event, data = value.get("event"), value.get("data")
+        if event == "start" or event is None:
+            whole.append((line, value if event is None else {"start": data, "intervals": []}))
+        elif event == "interval" and whole:
+            items(whole[-1][1].get("intervals")).append(data)
+        elif isinstance(event, str) and whole:  # "end" or "error"
+            whole[-1][1][event] = data
+    return whole
 
 
 def _read_document(draft: Draft, line: int, parsed: dict[str, Any], seen: _Seen) -> str | None:
@@ -245,8 +261,6 @@ def _read_document(draft: Draft, line: int, parsed: dict[str, Any], seen: _Seen)
     settings, connected = mapping(start.get("test_start")), [*map(mapping, items(start.get("connected")))]
     if (error := text(parsed.get("error"))) is not None:
         draft.fail(error, line)
-    if "event" in parsed:
-        draft.note("waived", line, "the lines of --json-stream are not read: run it with -J instead")
     draft.facts["tool_version"] = (text(start.get("version")) or "").removeprefix("iperf ") or None
     first = connected[0] if connected else {}
     ends = [text(first.get(f"{side}_{what}")) for side in ("local", "remote") for what in ("host", "port")]

@@ -2,11 +2,11 @@
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import SEEK_END, BytesIO
-from itertools import chain
 from typing import IO, Final, Literal, Protocol, Self
 
 import msgspec
@@ -375,14 +375,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     """
     file, head = _unwrapped(name, file)
     pasted = paste.recognised(_texts(head), _is_log)
-    is_recognised, seen = reader is None, len(head)
-    reader = reader or recognise(_unpasted(pasted, head))
-    while reader in _BEFORE_STEPS and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
-        seen += len(more)
-        head = head[-4096:] + more
-        found = recognise(_unpasted(pasted, head))
-        reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
-    has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
+    is_recognised = reader is None
+    reader, pasted = (reader, pasted) if reader else _with_spaces(recognise(_unpasted(pasted, head)), pasted, head)
+    reader, head = _further(file, reader, pasted, head)
+    has_steps = _has_steps(head)
     goes_on = reader is _FAILURE and training.SIGN.search(failures.after_restarts(head)) is not None
     if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
         raise _of_training(name, file)
@@ -409,8 +405,36 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         if error.code not in gives_little or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
-            return _read(name, file, others[-1], pasted)
+            return _read(name, file, others[0], pasted)
         raise
+
+
+def _further(file: IO[bytes], reader: Reader | None, pasted: paste.Paste, head: bytes) -> tuple[Reader | None, bytes]:
+    """The reader of a log by what follows a beginning without results, and the part that was searched last."""
+    seen = len(head)
+    while reader in _BEFORE_STEPS and seen < _MOST_HEAD and (reader is not None or not _has_steps(head)):
+        if not (more := file.read(HEAD_BYTES)):
+            break
+        seen += len(more)
+        head = head[-4096:].partition(b"\n")[2] + more  # the rest of a line may look like headings
+        found = recognise(_unpasted(pasted, head))
+        reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
+    return reader, head
+
+
+def _has_steps(head: bytes) -> bool:
+    """Whether steps are in a log as it is: behind a prefix, a step's name may be taken for a part of it."""
+    return training.SIGN.search(head) is not None
+
+
+def _with_spaces(reader: Reader | None, pasted: paste.Paste, head: bytes) -> tuple[Reader | None, paste.Paste]:
+    """The reader of a log in which somebody replaced spaces by tabs, else the given one."""
+    if b"\t" not in head or (reader not in {None, _TABLE} and b"NCCL\tINFO" not in head):
+        return reader, pasted
+    spaced = replace(pasted, tabs=False)
+    found = recognise(_unpasted(spaced, head))
+    is_known = found not in {_TABLE, *_BEFORE_STEPS} or (reader is None and found is not None)
+    return (found, spaced) if is_known else (reader, pasted)
 
 
 _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-header"})
@@ -508,14 +532,14 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
     """The tables with the last line of text that stands above their rows and not beside every one of them. In a log
     without fences, only where another table of the same cases is below another text.
     """
+    numbers, texts = list(around), list(around.values())
     ends = [0, *(table.rows[-1].line for table in tables)]
     above = [
-        [text for number, text in around.items() if end < number < table.rows[0].line]
+        texts[bisect_right(numbers, end) : bisect_left(numbers, table.rows[0].line)]
         for end, table in zip(ends, tables, strict=False)
     ]
-    above_or_below = [*above[1:], [text for number, text in around.items() if number > ends[-1]]]
-    common = {text for text in chain(*above) if all(text in lines for lines in above)}
-    common |= {text for text in chain(*above[1:]) if all(text in lines for lines in above_or_below)}
+    above_or_below = [*above[1:], texts[bisect_right(numbers, ends[-1]) :]]
+    common = set[str]().union(*(set.intersection(*map(set, lines)) for lines in (above, above_or_below) if lines))
     captions: list[str | None] = []
     for lines in above:
         left = [text for text in lines if text not in common or len(tables) == 1]
@@ -527,8 +551,12 @@ def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool)
         }
         for table in tables
     ]
+    captions_of: dict[object, set[str | None]] = {}
+    for caption, measured in zip(captions, cases, strict=True):
+        for case in measured:
+            captions_of.setdefault(case, set()).add(caption)
     for table, lines, caption, measured in zip(tables, above, captions, cases, strict=True):
-        rivals = {other for other, theirs in zip(captions, cases, strict=True) if measured & theirs}
+        rivals = set[str | None]().union(*(captions_of[case] for case in measured))
         own = caption if caption and (fenced or len(rivals) > 1) else None
         shared = table.caption is not None and len(set(captions)) == 1
         shown = " ".join(filter(None, (None if shared else own, table.caption))) or None

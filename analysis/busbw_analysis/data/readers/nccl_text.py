@@ -308,8 +308,8 @@ class _Reader:
             self.draft.facts["library_version"] = match[2] or self.draft.facts.get("library_version")
         elif (match := _SUMMARY.search(text)) is not None:
             self._summary(line, match)
-        elif "-place" in text and (order := _PLACE.findall(text)):
-            self.place_order = tuple(word == "in-place" for word in order)
+        elif "-place" in text and len(order := _PLACE.findall(text)) == text.count("-place"):
+            self.place_order += tuple(word == "in-place" for word in order)  # a mail may break the line
         elif "_perf" in text and "concluded" not in text:
             self._command(text)
 

@@ -12,7 +12,8 @@ from busbw_analysis.data.readers import tables
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import op_named
 
-SIGN: Final = re.compile(rb"size\(B\)[^\w\n]{1,30}count\(elems\)")
+SIGN: Final = re.compile(rb"size ?\([Bb]\w{0,4}\)[^\w\n]{1,30}count ?\(elems\)|\bnccom-test\b[^$|]{1,400}?size ?\([Bb]")
+_GB: Final = re.compile(r"\(G[Bb](?:ytes?)?(?:/s(?:ec)?|ps)\)")
 _COMMAND: Final = re.compile(r"\bnccom-test\b(.*)")
 _RANKS: Final = re.compile(r"(?:-r|--nworkers)[ =]?(\d{1,7})\b")
 _OPS: Final = {"allr": "all_reduce", "allg": "all_gather", "redsct": "reduce_scatter"}
@@ -25,7 +26,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
 
 def _in_gib(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
-        yield line.replace("(GB/s)", "(GiB/s)") if SIGN.search(line.encode()) else line
+        heading, units = _GB.subn("(GiB/s)", line)
+        is_cut = "size" in line and units < line.count("bw")  # of which the last unit is in the next line
+        yield "" if is_cut else heading
 
 
 def _of_command(above: Sequence[str]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
 QPERF: Final = re.compile(rb"(?m)\b[a-z_]{2,20}_(?:bw|lat):\s*\n[^\w\n]*(?:(?:send_|recv_)?bw|latency) += +\d")
 _QPERF: Final = re.compile(r"\bqperf\s+(\S.*_(?:bw|lat)\b.*)")
 _QPERF_TEST: Final = re.compile(r"(?:^|\s)([a-z]{2,4}(?:_[a-z]+)*_(?:bw|lat|mr)):$")
-_QPERF_VALUE: Final = re.compile(r"(bw|recv_bw|latency|msg_size) += +([\d.]+) ([\w/]+)(?: \(([\d,]+)\))?")
+_QPERF_VALUE: Final = re.compile(r"(bw|recv_bw|latency|msg_size) += +([\d.]+) ([\w/]+)(?: \((\d{1,3}(?:,\d{3})*)\))?")
 _QPERF_SIZE: Final = re.compile(r"(?:(?<!\S)-m ?|--msg_size[ =]|-oo msg_size:)(\d+)(?:([KMGkmg])(ib|iB|b|B)?)?(?=\s|$)")
 _GIVEN_SIZE: Final = re.compile(r"msg_size|\s-m(?![a-z])")
 _QPERF_64K: Final = re.compile(r"(?:tcp|[ru]c(?:_rdma_\w+)?)_(?:bw|lat)")
@@ -181,7 +181,7 @@ def _add_qperf(
 
 # --- netperf ---------------------------------------------------------------------------------------------------------
 
-_UNIT: Final = r"[Bb]ytes +(?:[Bb]ytes +){1,3}secs\.? +(?:# +# +)?(?:10\^(\d+)bits/s|([KMG]?)[Bb]ytes/s|per sec).*"
+_UNIT: Final = r"[Bb]ytes +(?:[Bb]ytes +){1,3}secs\.? +(?:# +# +)?(?:10\^(\d{1,2})bits/s|([KMG]?)[Bb]ytes/s|per sec).*"
 NETPERF: Final = re.compile(_UNIT.encode())
 _NETPERF_UNIT: Final = re.compile(_UNIT)
 _TITLE: Final = re.compile(r"\b(TCP|UDP|SCTP) (STREAM|MAERTS|SENDFILE|REQUEST/RESPONSE|[Cc]onnect\S+) TEST from ")
@@ -189,6 +189,7 @@ _NAME: Final = re.compile(r"\b(?:TCP|UDP|SCTP)_(?:STREAM|MAERTS|SENDFILE|RR|CRR)
 _KINDS: Final = {"REQUEST/RESPONSE": "RR", "CONNECT/REQUEST/RESPONSE": "CRR"}
 _BURST: Final = re.compile(r"first burst [1-9]|\s--\s(?:.*\s)?-b ?[1-9]")
 _NUMBERS: Final = re.compile(r"\d[\d.]*(?:\s+-?\d[\d.]*)+")
+_FEWEST_OF_STREAM: Final = 4
 _COLUMN: Final = re.compile(r"per sec|% [SU]{1,2}\b|\S+")
 
 
@@ -200,7 +201,7 @@ def read_netperf(draft: Draft, lines: Iterable[str]) -> None:
             unit, above = match, [0.0]
             draft.begin(line.number)
         elif (match := _TITLE.search(line.text)) is not None:
-            name = f"{match[1]}_{_KINDS.get(match[2].upper(), match[2])}"
+            name, unit = f"{match[1]}_{_KINDS.get(match[2].upper(), match[2])}", None
             burst = (burst and "first burst" not in line.text) or _BURST.search(line.text) is not None
         elif (named := _NAME.findall(line.text)) or "netperf -" in line.text:
             name = named[-1] if named else ""
@@ -240,7 +241,7 @@ def _add_netperf(
         draft.note("waived", line, f"a row of transactions is ignored: {why}")
     elif "#" in unit[0] and len(cells) == columns - 2 and len(above) == columns:
         _add(draft, line, name or "UDP_STREAM", whole(above[1]), rate=cells[3] * power or None)
-    elif is_row and "#" not in unit[0]:
+    elif is_row and "#" not in unit[0] and columns > _FEWEST_OF_STREAM:
         _add(draft, line, name or "TCP_STREAM", whole(cells[2]), rate=cells[4] * power or None)
     elif not is_transaction and "#" not in unit[0]:
         draft.note("truncated-row", line, f"a row without {columns} numbers is ignored: paste all of its words")

@@ -5,7 +5,7 @@ Every cell of a matrix is one copy or one latency; the arrow in the description 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
@@ -41,7 +41,7 @@ _OPS: Final = (
 _RUNNING: Final = re.compile(r"Running (\w+)\.?\s*$")
 _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")
 _ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
-_END: Final = re.compile(r"(\w+)\((row|column)\)")
+_END: Final = re.compile(r"\b([CG]PU)\((row|column)\)")
 _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
 _PLACE: Final = re.compile(
     r"(?:Process\s+(?P<rank>\d+)\s+\((?P<host>.*?)\): d|D)evice (?P<device>\d+): (?P<name>.*?)"
@@ -52,6 +52,8 @@ _VERSION: Final = re.compile(r"nvbandwidth Version: (.*\S)")
 _BUFFER: Final = re.compile(
     r"Buffer [Ss]ize: (\d{1,6})(?: MiB)?\s*$|\bnvbandwidth\b.*\s(?:-b|--bufferSize)[ =]?(\d{1,6})\b"
 )
+_ENDED: Final = re.compile(r"(?<!\S)(?:SUM|Min|Done|ExecutionTime|ERROR:|nvloom_cli) \w")
+"""Below a matrix."""
 _SUM: Final = re.compile(r"SUM (\w+) [\d.]+")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
@@ -63,6 +65,8 @@ class _Matrix:
     """
 
     def __init__(self, test: str | None, description: str, unit: str) -> None:
+        described, named = _op_of(description), _op_of(test or "")
+        test = None if described and named and described != named else test  # of another test, whose name was cut
         self.test, self.unit, self.factor = test, unit, (RATES | SECONDS)[unit]
         self.columns: list[str] = []
         self.before = 0
@@ -71,7 +75,7 @@ class _Matrix:
         self.ends = _ARROW.split(description, maxsplit=1)
         # Of copies from or to a host, the columns are always GPUs.
         self.crossed = "GPU(row)" in description and "CPU(column)" in description
-        self.op = _op_of(description if test is None else test)
+        self.op = described if test is None else named
 
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
         """Add one row of cells; cells without a number are ignored."""
@@ -100,26 +104,34 @@ def _op_of(name: str) -> str | None:
     return next((op for sign, op in _OPS if sign.match(name)), None)
 
 
+def _columns(words: Sequence[str]) -> list[str]:
+    """The labels of columns at the end of a line, which count from 0; empty if there are none."""
+    labels = list(map(str, range(len(words))))
+    return next((labels[:count] for count in range(len(words), 0, -1) if [*words[-count:]] == labels[:count]), [])
+
+
 def read_text(draft: Draft, lines: Iterable[str]) -> None:
     """Read the matrices of all tests."""
     matrix: _Matrix | None = None
-    test = None
+    test = begun = None
     for line in draft.scan(lines):
         words = _BESIDE.sub(" ", line.text).split()
         if not words:
             continue
         if (match := _RUNNING.search(line.text)) is not None:
-            test, matrix = match[1], None
+            test, begun, matrix = match[1], match[1], None
             if (pairs := _OF_NVLOOM.match(test)) is not None:
                 matrix = _Matrix(test, _NVLOOM[pairs[1] or "uni"], "GB/s")
         elif (match := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
-            matrix = _Matrix(test, match[1], match[2])
-        elif matrix is not None and not matrix.columns:
-            matrix.before = next((at for at, word in enumerate(words) if whole(word) is not None), 0)
-            matrix.columns = words[matrix.before :]
+            ends = _ARROW.split(match[1], maxsplit=1)[::2]
+            is_whole = all(len(_END.findall(end)) == 1 for end in ends) and _END.match(match[1]) is None
+            begun, matrix = None, _Matrix(test, match[1], match[2]) if is_whole else None
+        elif matrix is not None and not matrix.columns and (columns := _columns(words)):
+            matrix.before, matrix.columns = len(words) - len(columns), columns
         elif (
             matrix is not None
             and len(cells := words[matrix.before :]) > 1
+            and whole(cells[0]) is not None
             and all(number(word) is not None or word == "N/A" for word in cells[1:])
         ):
             if len(cells) == len(matrix.columns) + 1:
@@ -127,7 +139,8 @@ def read_text(draft: Draft, lines: Iterable[str]) -> None:
             else:
                 draft.note("truncated-row", line.number, "a row of a matrix that is cut off is ignored")
         else:
-            _other(draft, line, test if matrix is None else None)
+            _other(draft, line, begun if matrix is None else None)
+            matrix = None if _ENDED.search(line.text) is not None else matrix
 
 
 def _other(draft: Draft, line: Line, test: str | None) -> None:

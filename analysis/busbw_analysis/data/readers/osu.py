@@ -26,6 +26,7 @@ from busbw_analysis.data.readers.lines import (
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
+_CUT_TITLE: Final = re.compile(r"#\s*(?:OSU|OMB)\b")
 _KIND: Final = re.compile(
     r"^(?:(?:MPI )?One Sided MPI|MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*"
 )
@@ -64,12 +65,15 @@ _CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-"
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of all benchmarks in the log."""
     test: dict[str, Any] = {}
+    heading = 0
     for line in draft.scan(lines):
         if (match := _TITLE.match(line.text)) is not None:
             _refuse_two(draft, line)
             draft.begin(line.number)
             draft.facts["tool_version"] = match[2] or draft.facts.get("tool_version")
             test = _benchmark(match[1])
+        elif _CUT_TITLE.match(line.text) is not None:
+            test = {}  # nobody knows what the rows below are of
         elif not test:
             _around(draft, line.text)
         elif (match := _PAIRS.search(line.text)) is not None:
@@ -79,9 +83,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif (match := _DATATYPE.match(line.text)) is not None:
             test["dtype"] = dtype_named(match[1])
         elif _HEAD.match(line.text) is not None:
-            if draft.rows:
-                draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
-            draft.names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
+            draft.names = _names(draft, line, is_rest=heading == line.number - 1 and "#" not in line.text)
+            heading = line.number
         elif (cells := _cells(draft, line)) is not None:
             _add(draft, line.number, test, cells)
         else:
@@ -92,6 +95,16 @@ def _refuse_two(draft: Draft, line: Line) -> None:
     if line.text.count("# OSU ") > 1:
         why = "two outputs stand side by side: paste one below the other"
         raise LogError(f"{draft.source}:{line.number}: {why}", code="ambiguous-heading")
+
+
+def _names(draft: Draft, line: Line, *, is_rest: bool) -> list[str]:
+    """The headings of a line; none if it is the rest of the line above, which a mail broke."""
+    if draft.rows:
+        draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
+    if is_rest:
+        draft.note("truncated-row", line.number, "a header in two lines is ignored: paste it in one")
+        return []
+    return [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
 
 
 def _cells(draft: Draft, line: Line) -> dict[str, str] | None:

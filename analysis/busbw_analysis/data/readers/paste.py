@@ -17,7 +17,9 @@ _SPACES: Final = str.maketrans(
     dict.fromkeys(
         "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " "
     )
+    | {"\u2212": "-"}
 )
+"""Besides spaces, the minus of word processors."""
 _UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _OTHER_DIGIT: Final = re.compile(r"(?![0-9])\d")
 """What ``\\d`` matches besides digits that a tool prints."""
@@ -56,7 +58,7 @@ _NAME: Final = re.compile(r"(?<!\w)[A-Za-z][\w.=-]*")
 """A word of a prefix that is no time, such as a host or ``pid=12``."""
 _IN_UTC: Final = re.compile(r"\d[\d.]*Z")
 """The end of a time, behind its last colon."""
-_LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
+_LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:\s\||[\t:.)|]|\s)\s?")
 _CELLS: Final = 2
 """Bars of a row of a Markdown table, at least."""
 _LONGEST_PREFIX: Final = 160
@@ -219,6 +221,7 @@ class Paste:
     fenced: whether only what is in code fences is the log
     commas: whether numbers have a decimal comma
     width: characters after which a terminal broke the lines; None: it did not
+    tabs: whether tabs are the log's own, and no spaces that somebody replaced
     """
 
     quoted: bool
@@ -227,6 +230,7 @@ class Paste:
     fenced: bool
     commas: bool
     width: int | None
+    tabs: bool = True
 
     def lines(self, lines: Iterable[str], around: dict[int, str] | None = None) -> Iterator[str]:
         """The lines of the log; an empty one for every line that is no part of it.
@@ -249,7 +253,7 @@ class Paste:
 
     def _plain(self, text: str) -> str:
         """A line without what stands before it, and with decimal points."""
-        text = _behind(self.prefix, text)
+        text = _behind(self.prefix, text if self.tabs else text.replace("\t", " "))
         text = without_prefix(text) if self.bare else text
         return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
 
@@ -351,7 +355,7 @@ def _width(texts: Sequence[str]) -> int | None:
     """The length of the longest lines if a terminal broke them there: most go on in the next line, and there are more
     whose rest is shorter than lines that are followed by another row with as many words.
     """
-    lengths = [len(text.rstrip("\n")) for text in texts]
+    lengths = [len(text.rstrip("\r\n")) for text in texts]
     width = max(lengths, default=0)
     broken = [at for at, length in enumerate(lengths[:-1]) if length == width and _WORD.search(texts[at][-20:])]
     words = [len(text.split()) for text in texts]
@@ -372,13 +376,16 @@ def _goes_on(before: str, text: str) -> bool:
 
 def _joined(texts: Iterable[str], width: int | None) -> Iterator[str]:
     """The lines before they were broken; an empty line for each that is joined to a line before it."""
+    if width is None:
+        yield from texts
+        return
     line, parts, is_broken = "", 0, False
     for text in texts:
         if parts and not (is_broken and _goes_on(line, text)):
             yield from (line, *[""] * (parts - 1))
             line, parts = "", 0
-        line, parts = line.rstrip("\n") + text, parts + 1
-        is_broken = len(text.rstrip("\n")) == width
+        line, parts = line.rstrip("\r\n") + text, parts + 1
+        is_broken = len(text.rstrip("\r\n")) == width
     if parts:
         yield from (line, *[""] * (parts - 1))
 

@@ -46,6 +46,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif matrix is not None and columns and len(words) == len(columns) + 1:
             if words[0] not in names:
                 draft.note("no-header", line.number, "the list of devices is missing, which says what is a CPU: add it")
+                continue
             for target, word in zip(columns, words[1:], strict=True):
                 _add(draft, line.number, matrix, names, (words[0], target), number(word))
 

@@ -16,7 +16,7 @@ SIGN: Final = re.compile(rb"STREAM version|Function +(?:Best )?Rate \(?MB/s|(?m:
 _NAME: Final = re.compile(r"\b(Copy|Scale|Add|Triad):")
 """Which looks like the prefix of a launcher before a row."""
 _ROW: Final = re.compile(r"(Copy|Scale|Add|Triad) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$")
-_ARRAY: Final = re.compile(r"Array size = (\d{1,15})")
+_ARRAY: Final = re.compile(r"Array size = (\d{1,15})(?=,| \()")
 _ELEMENT: Final = re.compile(r"system uses (\d{1,3}) bytes per")
 _THREADS: Final = re.compile(r"Number of Threads (?:requested|counted) = (\d{1,6})")
 _BABEL: Final = re.compile(r"(Copy|Mul|Add|Triad|Dot) +([\d.]+)(?: +[\d.]+){3}$")

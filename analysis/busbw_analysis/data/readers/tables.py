@@ -23,7 +23,8 @@ from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
-    rb"(?im)^(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed))"
+    rb"(?im)^(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed"
+    rb"|iteration +\d+/))"
     rb"(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
     rb"|(?:\b[mu]|\xc2\xb5|\xce\xbc)s\b))"
@@ -78,6 +79,8 @@ _OP: Final = re.compile(
     r"(?i)(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
     r"|(?:reduce|gather|scatter)(?=_perf))(?![a-z])"
 )
+_BENCHMARK: Final = re.compile(r"\bPerformance of (\w{1,40}) on \d|\bBenchmarking\W{1,3}([\w-]{1,40})")
+"""The title of a table of DeepSpeed or Intel MPI benchmarks, perhaps of an operation that busbw does not have."""
 _RANKS: Final = re.compile(
     r"(?i)(?<![\w.*×x-])(\d{1,6})(?:[- ]?(?:ranks|gpus|devices|processes|npus)|-gpu)\b(?! (?:per|each|/))"
 )
@@ -179,6 +182,8 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
     above = "\n".join(above).replace("\\\n", " ").split("\n")
     ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
+    titles = [title[1] or title[2] for line in above if (title := _BENCHMARK.search(line)) is not None]
+    ops = set(titles[-1:]) or ops
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
     ranks |= {int(count) for sign in (_WORLD, _TIMES_GPU) for line in above for count in sign.findall(line)}
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
@@ -307,6 +312,8 @@ class Table:
     ) -> None:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
         self.columns = _columns(header)
+        if {"total", "time"} <= set(header):  # of fabtests, whose time is that of the test
+            self.columns = [Column(own.heading) if own.heading == "time" else own for own in self.columns]
         if any("samples" in heading.lower() for heading in header):  # whose duration is that of the test
             without = [Column(own.heading) if "duration" in own.heading.lower() else own for own in self.columns]
             others = any(own.name in RESULTS for own in without)
@@ -314,6 +321,7 @@ class Table:
             self.columns = self.columns if short and not others else without
         self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
+        self.is_open = True
         self.rccl = "numCycle" in header or split is list
         draft.begin(line)
         comma = split is dict(_SPLITS)[","]
@@ -322,6 +330,9 @@ class Table:
     def take(self, number: int, line: str) -> bool:
         """Take a line that is a row, a second line of headings or a rule; return whether it was one of them."""
         aligned = self.split in _ALIGNED
+        self.is_open &= not line.startswith("$ ")  # the next command
+        if not self.is_open:
+            return False
         if _RULE.fullmatch(line) is not None:
             return True
         cells = self.split(line)
@@ -339,8 +350,8 @@ class Table:
                 )
                 self.draft.note("truncated-row", number, why)
             return is_row
-        sizes = (cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "size")
-        if aligned and not all(amount(cell, whole=True) for cell in sizes):
+        sizes = [cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "size" and cell]
+        if not all(amount(cell, whole=True) for cell in sizes):
             return False
         self.rows.append((number, cells))
         return True
@@ -500,7 +511,7 @@ class Table:
                 self.draft.note("ambiguous-heading", self.line, why)
                 return []
             for which, in_place in enumerate(places):
-                columns = {name: ats[which] for name, ats in named.items() if which < len(ats)}
+                columns = {name: ats[which] for name, ats in named.items() if len(ats) == len(places)}
                 groups.append(_Group(columns, frozenset(), in_place))
         all_at = frozenset(at for group in groups for at in group.at.values())
         return [group._replace(all_at=all_at) for group in groups]

@@ -34,7 +34,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
     ("MaxText", r"\bcompleted step: *(\d+)", rf"\bseconds: *{_REAL}", "s", 1.0),
     ("torchtitan", r"\bstep[:=] *(\d+)", rf"\b[tw]ps: *{_REAL}", "tokens/s", 1.0),
-    ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"\bCurrSamplesPerSec={_REAL}", "samples/s", 1.0),
+    ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"\bCurrSamplesPerSec={_REAL}\b", "samples/s", 1.0),
     ("nanoGPT", r"\biter (\d+):", rf"\btime {_REAL}ms", "s", 1e-3),
     ("llm.c", r"\bstep +(\d+)/\d+ \|", rf"\| *{_REAL} ms \|", "s", 1e-3),
     ("build-nanogpt", r"\bstep +(\d+) *\|", rf"\bdt: *{_REAL}ms", "s", 1e-3),
@@ -50,6 +50,9 @@ PROGRAMS: Final = tuple(dict.fromkeys(name for name, *_ in _FORMATS if name != "
 _COMPILED: Final = tuple(
     (name, re.compile(step), re.compile(value), unit, factor) for name, step, value, unit, factor in _FORMATS
 )
+_POINTED: Final = re.compile(r"\d\.\d")
+_DECIMALS: Final = re.compile(r"\d,(?:\d{1,2}|\d{4,})(?![\d,])")
+_THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _FLOPS: Final = re.compile(
     r"(?:throughput per GPU \(TFLOP/s/GPU\)|\btflops|TFLOP/s/device|\bseconds: [\d.]+, TFLOP/s|approx flops per GPU):"
     rf" *{_REAL}"
@@ -247,8 +250,17 @@ def _step(line: int, step: int, value: float, text: str) -> StepLine:
 
 
 def _real(match: re.Match[str] | None) -> float | None:
-    """The number in the first group that has one, without commas between thousands."""
-    return None if match is None else number(next(filter(None, match.groups())).replace(",", "").rstrip("."))
+    """The number in the first group that has one. A comma stands between thousands or, in a line without points in
+    numbers, before decimals; None where it may be either.
+    """
+    digits = "" if match is None else next(filter(None, match.groups())).rstrip(".,")
+    if match is not None and "," in digits:
+        pointed = _POINTED.search(match.string) is not None
+        decimal = not pointed and _DECIMALS.search(match.string) is not None
+        if not decimal and (not pointed or _THOUSANDS.fullmatch(digits) is None):
+            return None
+        digits = digits.replace(",", "." if decimal else "")
+    return number(digits)
 
 
 def _of_ranks(steps: Iterable[StepLine], unit: Unit) -> list[StepLine]:

@@ -41,11 +41,16 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             test[match[1]] = match[2]
         elif line.text.startswith("Count"):
             current = "Bus Bandwidth" in line.text
-        elif len(words := line.text.split()) in {5, 8} and all(word.isdecimal() or word == "N/A" for word in words[:2]):
+        elif len(words := line.text.split()) in {5, 8} and _is_row(words):
             if "Collective" in test:
                 _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
             else:
                 draft.note("no-header", line.number, _MISSING)
+
+
+def _is_row(words: list[str]) -> bool:
+    are_counts = all(word.isdecimal() or word == "N/A" for word in words[:2])
+    return are_counts and all(number(word) is not None for word in words[2:])
 
 
 def _add(draft: Draft, line: int, test: dict[str, str], row: dict[str, str], *, current: bool) -> None:
@@ -58,7 +63,7 @@ def _add(draft: Draft, line: int, test: dict[str, str], row: dict[str, str], *, 
     fields: dict[str, Any] = {"tool_size_bytes": 0 if op == "barrier" else size}
     if op in _GATHERED:
         fields["tool_size_is"] = "block"
-    else:
+    elif op is not None:
         fields |= {"tool_size_is": "S", "algbw": size / seconds if size and seconds else None}
     reduction, dtype = test.get("Reduction", "N/A"), test.get("Datatype", "")
     draft.add(

@@ -8,7 +8,7 @@ size follows from the two where neither the heading nor the command states it.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
@@ -31,6 +31,8 @@ prefix of a launcher.
 _MIB: Final = 2.0**20
 _OVERLAP: Final = 0.5
 """Most calls return before their message has arrived only where messages overlap: in no ping-pong test."""
+_ROUNDED: Final = 0.02
+"""Error of a latency times the messages in a second, both rounded, near 1 ms and 1 us."""
 _STEPS: Final = 64
 """A deduced size is a multiple of a power of two that is this many times wider than its error."""
 
@@ -57,12 +59,25 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             interim = line.number, match[1].replace(",", "").split()
         elif (match := _ROW.fullmatch(text)) is not None:
             named = test if match[1] in {None, "Final:"} else _test(match[1])
-            _add(draft, line.number, named, size, match[2].replace(",", "").split(), on_gpus=len(cuda) == 2)
+            words = match[2].replace(",", "").split()
+            if _agree(words):
+                _add(draft, line.number, named, size, words, on_gpus=len(cuda) == 2)
+            else:
+                interim = None
+                draft.note("truncated-row", line.number, "a row whose latency and message rate disagree is ignored")
         elif (match := _TITLE.fullmatch(text)) is not None:
             test, size = _test(match[1]), None
-    if interim is not None and not draft.rows:
+    if interim is not None and not draft.rows and _agree(interim[1]):
         draft.note("unfinished", interim[0], "the last row is missing: this one is the average of the calls before it")
         _add(draft, interim[0], test, size, interim[1], on_gpus=len(cuda) == 2)
+
+
+def _agree(words: Sequence[str]) -> bool:
+    """Whether the last numbers of a row are a latency and the messages in a second that follow from it."""
+    latency, messages = (number(words[at]) or 0.0 for at in (-5 if len(words) == 8 else 1, -1))
+    return words[-1].isdecimal() and abs(latency * messages / 1e6 - 1) < _ROUNDED * (
+        1 + latency / 1e3 + 1 / max(latency, 1e-3)
+    )
 
 
 def _test(name: str) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""What people do to a log when they paste it makes no number another: the row is read as it was, or not at all."""
+
+import re
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Final
+
+import pytest
+from testing.logs import LOGS
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.readers.logs import OfTraining, read_file, read_steps
+
+NUMBERS: Final = ("op", "size_bytes", "source", "target", "time_seconds", "rate", "algbw", "busbw", "in_place")
+
+
+def stored(name: str) -> str:
+    return (LOGS / name).read_text(encoding="utf-8")
+
+
+def rows(text: str) -> Sequence[Aggregate]:
+    """None for a log that is refused."""
+    try:
+        return read_file("pasted", BytesIO(text.encode())).rows
+    except LogError:
+        return ()
+
+
+def numbers(text: str) -> list[tuple[object, ...]]:
+    return [tuple(getattr(row, name) for name in NUMBERS) for row in rows(text)]
+
+
+SAME: Final = {
+    "minus signs of a word processor": ("nvbandwidth.txt", r"-", "\u2212"),
+    "tabs for spaces": ("osu-collectives.txt", r" +", "\t"),
+    "tabs in an iperf": ("iperf.txt", r" {2,}", "\t"),
+    "another spelling of units": ("nccom.txt", r"\(GB/s\)", "(GBps)"),
+    "another spelling of bytes": ("nccom.txt", r"size\(B\)", "size(bytes)"),
+    "lines with numbers": ("dcgm.txt", r"(?m)^(?=\|)", "25 | "),
+    "numbers before a matrix": ("nvloom.txt", r"(?m)^(?=\S*\t)", "12  "),
+    "a table below": ("oneccl.txt", r"\Z", "4096  1  20.0  195.3125  0.190735  0.2048\n"),
+    "DCGM above": ("nccom.txt", r"\A", "| DCGM Version              | 3.3.1      |\n"),
+    "another tool's matrix below": ("nvloom.txt", r"\Z", "D/D 0 1 2\n2 1 1 1\n0 1.5 1.5 1.5\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new"), SAME.values(), ids=SAME)
+def test_what_only_looks_otherwise_is_read_as_it_was(name: str, old: str, new: str) -> None:
+    assert numbers(re.sub(old, new, stored(name))) == numbers(stored(name))
+
+
+LESS: Final = {
+    "heading in two lines": ("nvbandwidth.txt", r"(\(row\) ->) (GPU)", r"\1\n\2"),
+    "no end of a heading": ("nvbandwidth-pair-slow.txt", r"GPU\(column\) ", ""),
+    "unit of a matrix": ("cuda-p2p.txt", r"(P2P (?:Writes|Reads)\) Matrix) \(GB/s\)", r"\1\n(GB/s)"),
+    "direction of a matrix": ("cuda-p2p.txt", r"(?:Uni|Bi)directional ", ""),
+    "heading of copies": ("cuda-bandwidth.txt", r"(Device to Device Bandwidth, 1) ", r"\1\n"),
+    "column of a title": ("deepspeed.txt", r"(?m)$", "&lt;br&gt;"),
+    "title of OSU": ("osu-one-sided.txt", r"(Bi-directional Bandwidth) Test", r"\1"),
+    "row of ucx_perftest": ("ucx-perftest.txt", r"(171.351)\s+", r"\1\n"),
+    "thousands of ucx_perftest": ("ucx-perftest.txt", "Final:.*", "Final: 1 000 0,240 171,942 171,351 46 527,31 46"),
+    "devices": ("rocm-bandwidth.txt", r"(?m)^ *Device.*\n", ""),
+    "an algbw": ("table.md", r"(?m)^((?:\|[^|\n]*){6})\|[^|\n]*", r"\1"),
+    "unit of a rate": ("nccom.txt", r"(.{37})(?=.)", r"\1\n"),
+    "place in two lines": ("nccl-tests-per-iteration.txt", r"(?m)^(.{60,71}) (?=\S)", r"\1\n"),
+    "thousands of elements": ("stream.txt", r"100000000", "100 000 000"),
+    "a name": ("ucc-perftest.txt", "Allgather\n", "Allg\n"),
+    "a block": ("nixlbench-old.txt", r"(B/W) \(GB/Sec\)(\n.*\n)4096.*", r"\1\g<2>4 096 1 20.0 195.3125 0.190735"),
+    "a column of netperf": ("netperf.txt", r"(?m)^(?:bytes|131072) +(?=\w+ +\w+ +(?:secs|10\.01))", ""),
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new"), LESS.values(), ids=LESS)
+def test_what_has_lost_something_has_no_other_number(name: str, old: str, new: str) -> None:
+    text = re.sub(old, new, stored(name))
+    assert text != stored(name)
+    known = numbers(stored(name))
+    for row in numbers(text):
+        assert any(all(mine in {None, theirs} for mine, theirs in zip(row, other, strict=True)) for other in known), row
+
+
+def test_a_matrix_below_another_test_is_of_what_its_description_says() -> None:
+    first, cut = stored("nvbandwidth-h2d-slow.txt"), stored("nvbandwidth-cut.txt")
+    assert numbers(f"{first}\n{cut}") == [*numbers(first), *numbers(cut)]
+
+
+def test_lines_that_a_terminal_of_windows_broke_are_joined() -> None:
+    width = 60
+    text = stored("cuda-p2p.txt")
+    broken = [line[at : at + width] for line in text.splitlines() for at in range(0, max(1, len(line)), width)]
+    assert numbers("\r\n".join(broken)) == numbers("\n".join(broken)) == numbers(text)
+
+
+def test_a_megabyte_without_a_version_is_the_one_by_which_messages_are_whole() -> None:
+    heading = "# Benchmarking PingPong\n# #processes = 2\n#bytes #repetitions t[usec] Mbytes/sec\n"
+    (row,) = rows(f"{heading}1048576 40 100.00 10000.00\n")
+    assert row.rate == 10000 * 2.0**20
+
+
+def test_headings_of_osu_in_two_lines_name_no_columns() -> None:
+    heading = "# OSU MPI Allgather Latency Test v7.4\n# Size  Avg Latency(us)  Max\nLatency(us)  Iterations\n"
+    assert rows(f"{heading}1  5.25\n6.00  1000\n") == ()
+
+
+def test_a_block_of_nixlbench_is_whole_behind_the_mark_of_a_mail() -> None:
+    heading = "> Block Size (B)  Batch Size  B/W (GB/Sec)  Avg Lat. (us)\n"
+    assert rows(f"{heading}10.5  12.0  2.5  3.0\n") == ()
+
+
+def test_a_table_of_deepspeed_is_of_the_operation_in_its_title() -> None:
+    titles = ("all_gather on 8", "pt2pt on 2")
+    table = "size (bytes) | time (us) | note\n1048576 | 25.5 | x\n"
+    found = rows("".join(f"-- Performance of {title} devices:\n{table}" for title in titles))
+    assert [row.op for row in found] == ["all_gather", None]
+
+
+def test_rows_below_another_command_are_none_of_the_table_above() -> None:
+    table = "size(B)  time(us)\n1024  5.0\n"
+    assert [row.size_bytes for row in rows(f"$ a\n{table}2048  6.0\n$ b\n4096  7.0\n")] == [1024, 2048]
+
+
+def test_a_size_that_is_no_number_leaves_a_row_out() -> None:
+    table = "| size | time (us) |\n|---|---|\n| 33.554.432 | 1.5 |\n| 1024 | 5.0 |\n"
+    assert [row.size_bytes for row in rows(table)] == [1024]
+
+
+def test_the_time_of_a_whole_test_is_not_that_of_a_call() -> None:
+    assert rows("bytes  #sent  total  time  MB/sec\n64  10  1.2k  0.01s  8.00\n") == ()
+
+
+def test_transactions_per_second_are_no_time() -> None:
+    above = "Message  Elapsed      Messages                \n"
+    assert rows(f"{above}Size  Size  Time  Rate\nbytes  bytes  secs.  per sec\n\n1  1  10.00  25000.00\n") == ()
+
+
+def test_an_exponent_out_of_bounds_is_no_unit() -> None:
+    assert [row.tool_op for row in rows(stored("netperf.txt").replace("10^6", f"10^{'9' * 400}"))] == ["TCP_RR"]
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("1,234.5 ms, loss: 2.5", 1.2345), ("1234,5 ms, loss: 2,5", 1.2345), ("1,234 ms, loss: 3", None)],
+)
+def test_a_comma_in_the_time_of_a_step(time: str, seconds: float | None) -> None:
+    log = BytesIO(f"step: 1, time: {time}\n".encode())
+    if seconds is None:
+        with pytest.raises(LogError) as refused:
+            read_steps("log", log)
+        assert refused.value.code == "no-steps"
+    else:
+        assert [step.value for step in read_steps("log", log).steps] == [seconds]
+
+
+def test_steps_are_found_above_more_than_is_searched_at_a_time() -> None:
+    steps = "".join(f"step: {number}, loss: 2.5, time: 250.0 ms\n" for number in range(5))
+    with pytest.raises(OfTraining) as found:
+        read_file("log", BytesIO((steps + "a line of the program\n" * 200_000).encode()))
+    assert len(found.value.steps.steps) == 5
