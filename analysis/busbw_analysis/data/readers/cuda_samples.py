@@ -74,7 +74,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         words = line.text.split()
         if (match := next(filter(None, (sign.search(line.text) for sign in _TITLES)), None)) is not None:
             title, columns, kind = match, [], ""
-        elif _OTHER_TITLE.match(line.text) is not None:
+        elif _ends(draft, line):
             title = None
         elif (match := _DEVICE.match(line.text) or _DEVICE_ALONE.match(line.text)) is not None:
             device = match["device"]
@@ -83,9 +83,6 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             columns = words[1:] if words[0] != "CPU" and title is not None and title.re is not _COPY else []
         elif words[1:] == ["Memory", "Transfers"]:
             kind = words[0]
-        elif "Bandwidth(MB/s)" in line.text:
-            draft.note("no-unit", line.number, "MB/s of versions before CUDA 10.1 are of no known number of bytes")
-            title = None
         elif _add_line(draft, line, device):
             continue
         elif title is not None and columns and len(words) == len(columns) + 1:
@@ -93,6 +90,14 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             _add_row(draft, line, title, columns, words, with_inside=is_first)
         elif title is not None and title.re is _COPY and len(words) == 2 and whole(words[0]) is not None:
             _add_copy(draft, line, (title[1], title[2]), kind, device, *words)
+
+
+def _ends(draft: Draft, line: Line) -> bool:
+    """Whether ``line`` ends a matrix or the copies before it."""
+    if "Bandwidth(MB/s)" in line.text:
+        draft.note("no-unit", line.number, "MB/s of versions before CUDA 10.1 are of no known number of bytes")
+        return True
+    return _OTHER_TITLE.match(line.text) is not None
 
 
 def _add_line(draft: Draft, line: Line, device: str) -> bool:
