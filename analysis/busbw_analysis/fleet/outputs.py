@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from busbw.escape import plain_text
-from busbw.ops import OPS
+from busbw.ops import MESSAGES, OPS
 from busbw.runs.asked import LEAST_NODES
 from busbw.runs.records import JSON
 from busbw.units import counted, format_seconds, format_size, format_time, listed
@@ -301,7 +301,9 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
-    yield f"Time of {_case(judged, shown)} from row to column (columns have the numbers of rows), divided by the usual:"
+    directed = judged.cases[shown].op in MESSAGES
+    how = "from row to column" if directed else "between row and column, once for each pair"
+    yield f"Time of {_case(judged, shown)} {how} (columns have the numbers of rows), divided by the usual:"
     yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
