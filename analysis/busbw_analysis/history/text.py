@@ -89,8 +89,8 @@ def _power(history: History) -> str:
     known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
     if not known:
         return (
-            f"collect {FEWEST_BEFORE} runs of each case: a large change after them shows within {SOON} runs; after fewer "
-            "runs, perhaps much later"
+            f"collect {FEWEST_BEFORE} runs of each case: a large change after them shows within {SOON} runs; after "
+            "fewer runs, perhaps much later"
         )
     few = len(history.trends) - len(known)
     more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""

@@ -240,7 +240,8 @@ class FittedCurve:
             "time does not grow with size" if flat else f"1/β {format_rate(1 / segment.beta_seconds_per_byte)} (algbw)"
         )
         return (
-            f"α {format_time(segment.alpha_seconds * 1e9)}, {rate}, from sizes {format_size(segment.first_bytes)} to "
+            f"of the curve: α {format_time(segment.alpha_seconds * 1e9)}, {rate}, "
+            f"from {format_size(segment.first_bytes)} to "
             f"{format_size(segment.last_bytes)}"
         )
 

@@ -121,8 +121,8 @@ def _notes(line: _Line) -> Iterable[str]:
         low, high = (significant(model[name], 2, _DIGITS) for name in ("least_ratio", "largest_ratio"))
         share = model["best_bound_share"]
         beaten = share is not None and share > _BEATEN
-        least = "" if share is None or beaten else f", at best {share:.0%} of the lower bound's speed"
-        yield f"{low}–{high} × the model ({model['algorithm']}){least}"
+        least = "" if share is None or beaten else f", at least {1 / share:.3g} × the lower bound"
+        yield f"{low}–{high} × the model's time ({model['algorithm']}){least}"
         if beaten:
             yield (
                 f"CAUTION: {share:.3g} times as fast as the lower bound, so the model's α and β are too slow for this "

@@ -198,6 +198,7 @@ def plan_tables(
         "others: layout_option of each in --json" if len(kept) > 1 else "",
         "dp, tp, pp, cp, ep: communication that is not hidden; bound by: what takes half of the step or more",
         f"of peak (MFU): model FLOP over those possible on all GPUs by {by_what}",
+        "fp8: products of layers take the rate of float8, which MFU is not of" if best.step.layout.fp8 else "",
         *(f"{name}: {words}" for name, words in assumed.items() if name != "sync" or divided),
         f"calls of the first layout: {origins}" if origins not in {"", assumed.get("network")} else "",
         "" if origins else "the first layout sends nothing",
@@ -265,7 +266,7 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
         "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
         ""
         if all(order.values for order in orders)
-        else "unknown: the network is described without a delay of these calls",
+        else "unknown: the network is described without delay, or without inner_delay",
     )
 
 
