@@ -185,7 +185,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "Case": partial(fields, records.Case),
     "shown_log": partial(excerpt, "show/log-with-cards", until="# Measured"),
     "named_node": partial(excerpt, "fleet/pairs", until="# Verdict"),
-    "planned": partial(excerpt, "training/plan-64", until="# No call"),
+    "planned": partial(excerpt, "training/plan-64", until="# No time of a call"),
 }
 """Name of a part → the lines between its marks."""
 
