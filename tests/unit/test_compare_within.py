@@ -186,7 +186,7 @@ def test_launches_of_several_runs_are_pairs_of_their_own() -> None:
     compared = compare_within(pool(runs), "algorithm")
     assert [band.estimate.launches for band in compared.bands] == [(8, 8)] * 3
     assert words_of(compared) == ["slower"] * 3
-    assert trust_in_comparison(compared)[1][0].startswith("8 launches with all values")
+    assert trust_in_comparison(compared)[1][0].startswith("8 launches with each of the values")
 
 
 def test_the_tables_fit_80_columns_and_name_both_values_once() -> None:

@@ -516,6 +516,34 @@ def test_the_last_exception_of_a_parallel_job_is_its_error(tmp_path: Path) -> No
     assert error_of(tmp_path, text.replace("torchrun", "this")).code == "not-a-log"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MPI ranks: 4\nValueError: bad cell, skipped\neverything finished\n",
+        "Notes on MPI and NCCL. A job can hang forever if a rank does not come.\n",
+        "init_process_group\n12 prompts stuck in loops, 4 timed out\nscore 0.5\n",
+    ],
+)
+def test_a_text_that_mentions_failures_is_no_failed_job(text: str, tmp_path: Path) -> None:
+    assert error_of(tmp_path, text).code == "not-a-log"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "serves forever",
+        "the loss never completes its descent",
+        "[W] This can potentially cause a hang if this rank to GPU mapping is incorrect.",
+        "aborted if the watchdog is stuck for 480 s",
+        "freezing the embedding layers; frozen parameters",
+        "It no longer hangs. The hang is fixed",
+    ],
+)
+def test_words_of_healthy_programs_are_no_hang(text: str, tmp_path: Path) -> None:
+    ready = f"{INFO}comm 0x5 rank 1 nranks 2 cudaDev 0 - Init COMPLETE\n"
+    assert error_of(tmp_path, f"{text}\n{ready}").code == "messages"
+
+
 def test_a_hang_without_a_log_says_what_to_add(tmp_path: Path) -> None:
     """hiyouga/LlamaFactory#7300, OpenNMT/OpenNMT-py#1606."""
     refused = error_of(tmp_path, "\u4e24\u53f0\u673a\u5668\u5361\u5728\u8fd9\u91cc MASTER_ADDR=10.0.1.3\n")

@@ -333,7 +333,7 @@ def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels() -> None:
     judgement = judged(with_cache("warm", 1), with_cache("flushed", 2))
     page = compose.page_of(judgement)
     assert page.figure is not None
-    assert "compare" not in page.answers[0][1].trust, "their cases differ"
+    assert "busbw compare" not in page.answers[0][1].trust, "their cases differ"
     labels = [entry.label for entry in page.figure.legend if entry.series]
     assert sorted(labels) == ["all_reduce · flushed", "all_reduce · warm", "ping_pong"]
     (operations,) = [section for section in page.sections if section.anchor == "operations"]

@@ -98,10 +98,10 @@ def rows_of(
             blocks[case, ranks] += 1
         seen.update({case for case, _ in blocks})
     if assumed:
+        default = f"the tool's default of {format_size(tool.copies)}" if tool.copies else format_size(_COPY_BYTES)
         text = (
-            f"the log does not contain the copy size; the tool's default of {format_size(tool.copies or _COPY_BYTES)} "
-            "is assumed. "
-            "Rates are as printed, times follow from the size; give it with --size"
+            f"the log does not contain the copy size; {default} is assumed. Rates are as printed, times follow from "
+            "the size; give it with --size"
         )
         notes.append(LogNote(code="assumed-size", text=text))
 

@@ -364,7 +364,7 @@ CONTRASTS: Final = {
     "lost packets",
     "groups-apart": "keep jobs within a group where they fit; nvidia-smi topo -m names what is between them",
     "slow-size": "run these sizes again with another algorithm or protocol (NCCL: NCCL_DEBUG=INFO says which)",
-    "asymmetric": "where most GPUs are alike, compare other ways to copy (nvbandwidth: ce, sm); else check that link "
+    "asymmetric": "if most GPUs show this, compare other ways to copy (nvbandwidth: ce, sm); else check that link "
     "in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
     "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }

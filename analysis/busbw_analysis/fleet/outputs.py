@@ -167,7 +167,7 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
 def _count(evidence: Evidence, noun: str) -> str:
     if evidence.late:
         return f"on average; messages were lost or late in {evidence.late} of {counted(evidence.rounds, noun)}"
-    return f"in {counted(evidence.rounds, noun)}"
+    return f"from {counted(evidence.rounds, noun)}"
 
 
 def _case(judged: Judged, place: int) -> str:

@@ -121,7 +121,7 @@ def _failed(gate: Gate, verdict: Verdict) -> str:
     worst = decisive[0]
     if isinstance(worst, CountTest):
         return f"{worst.amount}: {listed(worst.names, _NAMED)}"
-    others = f"; {len(decisive)} of {len(verdict.tests)} fail" if len(verdict.tests) > 1 else ""
+    others = f"; {len(decisive)} of {len(verdict.tests)} tests fail" if len(verdict.tests) > 1 else ""
     others += "; slower, and not shown to stay within" if worst.excess <= 0 else ""
     return f"{_value(gate, verdict, worst)}{others}"
 

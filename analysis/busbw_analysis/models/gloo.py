@@ -80,7 +80,7 @@ MODELS: tuple[CostModel, ...] = (
     _ring(
         "all_reduce",
         "segmented ring",
-        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 up to 2n MiB)",
+        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 for S ≤ 2n MiB)",
         source=f"gloo/allreduce.cc, default RING; {_TWO_DELAYS}: 4(n−1)",
     ),
     _ring(

@@ -27,12 +27,12 @@ _COLOUR: dict[str, Callable[[int, int], int]] = {
 }
 
 
-@lru_cache(maxsize=4)  # all cases of a sweep use the same split, which takes 0.1 s for the most ranks
 def groups_in_words(spec: str) -> str:
     """What tables call the groups of a specification: ``groups div:2``; empty for the one group of all ranks."""
     return {ALL: "", ASKED: "listed groups"}.get(spec, f"groups {spec}")
 
 
+@lru_cache(maxsize=4)  # all cases of a sweep use the same split, which takes 0.1 s for the most ranks
 def split_world(spec: str, ranks: int) -> Round:
     """The groups into which ``spec`` splits ranks 0 … ``ranks`` − 1.
 

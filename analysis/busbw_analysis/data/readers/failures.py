@@ -459,7 +459,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:exitcode *: ?|\(exitcode: ?|return code = |Exit [Cc]ode: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +"
-        r"|[Ss]ignal )(-?9|137)\b|[Ee]xit(?:ed with(?: exit)?)? (?:code|status):? +137\b"
+        r"|[Ss]ignal )(-?9|137)\b|(?:[Ee]xited|terminated|failed:?)(?: with)? (?:exit )?(?:code|status):? +137\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: (?:Out Of Memory|Killed)",
         "",
         "a process was killed (signal 9)",
@@ -808,8 +808,12 @@ _MAY_FAIL: Final = re.compile(
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
 )
 """In every line that is about a failure, and found faster than the signs."""
-_STARTED_AGAIN: Final = re.compile(rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died")
-"""What launchers that start workers again print of one that ended."""
+_GOES_ON: Final = re.compile(
+    rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died|restarting"
+    rb"|Waiting (?:in|for)|No available shared memory broadcast|may be stuck"
+    rb"|It is expected if|import of .{0,40} failed|UCX  ERROR ibv_reg"
+)
+"""Of workers that a launcher starts again, of what may still come, and of what a program can do without."""
 _MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())
 
 
@@ -821,12 +825,12 @@ class _Sign:
         return next(filter(None, map(_SIGN.search, lines)), None)
 
 
-def after_restarts(text: bytes) -> bytes:
-    """What follows the last line about a failure; nothing unless a launcher starts all that failed again."""
+def after_the_last(text: bytes) -> bytes:
+    """What follows the last line about a failure; nothing unless programs go on after all of them."""
     lines = text.split(b"\n")
     failed = [at for at, line in enumerate(lines) if _MAY_FAIL_BYTES.search(line) and _SIGN.search(line)]
-    again = all(_STARTED_AGAIN.search(lines[at]) for at in failed)
-    return b"\n".join(lines[failed[-1] + 1 :]) if failed and again else b""
+    go_on = all(_GOES_ON.search(lines[at]) for at in failed)
+    return b"\n".join(lines[failed[-1] + 1 :]) if failed and go_on else b""
 
 
 SIGN: Final = _Sign()

@@ -132,12 +132,20 @@ def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
         pass
 
 
+_AFTER_THE_LAST: Final = 40
+"""Lines that a launcher prints at most after the exception that ended a program."""
+
+
 def _starting(draft: Draft, lines: Iterable[str]) -> None:
     """Where a program that starts its ranks stops, and its last exception, without a message of NCCL."""
-    for line in draft.scan(lines):
+    is_traced, last, at = False, None, 0
+    for at, line in enumerate(draft.scan(lines)):
         draft.progress.start(line.number, line.text)
-        if progress.EXCEPTION.match(line.text) is not None:
-            draft.fail(line.text, line.number)
+        is_traced = is_traced or progress.TRACEBACK in line.text
+        if is_traced and progress.EXCEPTION.match(line.text) is not None:
+            last = (at, line)
+    if last is not None and at - last[0] <= _AFTER_THE_LAST:
+        draft.fail(last[1].text, last[1].number)
 
 
 _START: Final = Reader("a parallel job", progress.STARTS, _starting, NCCL)
@@ -379,7 +387,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     reader, pasted = (reader, pasted) if reader else _with_spaces(recognise(_unpasted(pasted, head)), pasted, head)
     reader, head = _further(file, reader, pasted, head)
     has_steps = _has_steps(head)
-    goes_on = reader is _FAILURE and training.SIGN.search(failures.after_restarts(head)) is not None
+    goes_on = reader is _FAILURE and training.SIGN.search(failures.after_the_last(head)) is not None
     if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
         raise _of_training(name, file)
     unread = _unread(name, head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head)
@@ -506,7 +514,7 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
-    draft.progress.is_excerpt = pasted.fenced
+    draft.progress.is_excerpt, draft.progress.is_unknown = pasted.fenced, reader is _START
     around: dict[int, str] = {}
     reader.read(draft, pasted.lines(_remedies(draft, _lines(file, notes)), around))
     log = draft.log()

@@ -94,6 +94,7 @@ _STARTED: Final = re.compile(
     r"|(?i:model load|KV cache|\bepoch\b|\bstep\b)"
 )
 """What programs print later."""
+TRACEBACK: Final = "Traceback (most recent call last)"
 EXCEPTION: Final = re.compile(r"(?:\[\S{1,40}\]:? )?[\w.]{0,99}(?:Error|Exception): .{3}")
 """The last line of a traceback of Python."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
@@ -111,18 +112,31 @@ _PRINTING: Final = re.compile(
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
-    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}|frozen"
-    r"|deadlock\w{0,3}|without (?:further|any) progress|forever|never (?:returns?|finish\w{0,2}|completes?)|no response"
-    r"|does(?:n't| not) (?:proceed|continue|return|respond)|(?<!-)time[sd]? ?out(?! \())\b"
-    r"(?! ?[=:]|\(| -+\w| \d+[smhd]? )"
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}"
+    r"|frozen|deadlock\w{0,3}|(?<!-)time[sd]? ?out(?! \())\b"
+    r"(?! ?[=:]|\(| -+\w| \d+[smhd]?\b| (?:the )?(?:\w+ )?(?:layer|weight|param|embedding|encoder|backbone))"
     r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
+_OF_A_JOB: Final = (
+    r"(?i)\b(?:it|this|they|jobs?|ranks?|nodes?|hosts?|gpus?|training|programs?|scripts?|process(?:es)?|init\w*|code|runs?"
+    r"|calls?|commands?|workers?|torchrun|nccl|all_?reduce|engine)\b"
+)
+_SUBJECT: Final = re.compile(_OF_A_JOB)
+_STALLS: Final = re.compile(
+    rf"{_OF_A_JOB}.{{0,80}}?\b(?:without (?:further|any) progress|(?:waits?|waiting|block(?:s|ed)|stays?|takes) forever"
+    r"|never (?:returns?|finish\w{0,2}|completes?)|no response|does(?:n't| not) (?:proceed|continue|return|respond))\b"
+)
+"""What says so only of a job."""
 _NO_HANG: Final = re.compile(
     r"(?i)\b(?:no|not|never|without)\b[^.;:]{0,30}\b(?:or|nor|any|a|and) (?:hang|deadlock|time-?out)s?\b"
+    r"|\b(?:can|could|may|might)(?: \w+)? (?:(?:cause|lead to|result in) (?:an? )?)?(?:hang|deadlock)"
+    r"|\b(?:hang(?:s|ing)?|deadlock) (?:is|are|was|were|has been) (?:fixed|gone|solved|resolved)"
+    r"|\bno longer (?:hangs?|stuck|freezes)|\bwatchdog (?:thread )?is stuck"
 )
+"""What sounds like it."""
 _OF_HANGS: Final = (
-    *("hang", "hung", "stuck", "freez", "froz", "deadlock", "without ", "forever", "never ", "no response", "does"),
+    *("hang", "hung", "stuck", "freez", "froz", "deadlock", "progress", "forever", "never ", "response", "does"),
     *("\u5361\u4f4f", "\u5361\u6b7b", "\u5361\u5728\u8fd9", "\u8d85\u65f6"),
     *(f"time{end}{space}out" for end in ("", "s", "d") for space in ("", " ")),
 )
@@ -183,7 +197,8 @@ class Progress:
         self._line, self._text = 0, ""
         self._started, self._complete = set[_Member](), set[_Member]()
         self._hosts, self._ways, self._channels = set[str](), Counter[str](), 0
-        self._is_reached, self.is_excerpt = False, False
+        self._is_reached, self.is_excerpt, self.is_unknown = False, False, False
+        """Whether a tool reached a call, the log is an excerpt in a text, and it is of a program that nobody knows."""
         self._reported: int | None = None
         self._networks: dict[str, str] = {}
         self._largest: tuple[int, str] = 0, ""
@@ -245,8 +260,11 @@ class Progress:
         if self._reported is not None or _APART.search(text) is not None:
             return
         lower = text.lower()
-        says = any(word in lower for word in _OF_HANGS) and _HANGS.search(text) is not None
-        if says and _NO_HANG.search(text) is None:
+        if not any(word in lower for word in _OF_HANGS) or _NO_HANG.search(text) is not None:
+            return
+        is_of_a_job = not (self.is_unknown and text.isascii()) or _SUBJECT.search(text) is not None
+        hangs = _HANGS.search(text) is not None and is_of_a_job
+        if hangs or _STALLS.search(text) is not None:
             self._reported = number
 
     def fail(self, number: int, text: str) -> None:
@@ -310,7 +328,11 @@ class Progress:
         causes, action = HELPING.get(self.helped, ((self.phase or HANG).causes, (self.phase or HANG).action))
         left = [variable for variable, codes in _SWITCHES.items() if not any(code in known for code in codes)]
         if action is WHICH_PATH and len(left) < len(_SWITCHES):
-            action = f"run it again with {left[0]}: if that ends the hang, it is the path" if left else HANG.action
+            action = (
+                f"run it again with {left[0]}: if that ends the hang, the path that it turns off is bad"
+                if left
+                else HANG.action
+            )
         if self.phase is None and self._reported is not None:
             return Ending(f"it hangs, as the text says (line {self._reported})", causes, action, 1)
         if self.phase is None:
