@@ -247,7 +247,10 @@ def roofline(  # noqa: PLR0913 - click hands every option over by name
     tokens = None
     if rates is not None:
         each = dict.fromkeys((rates.inner, rates.outer))
-        notes += [f"machine balance of the network: {peak / rate:.4g} FLOP/B at {format_rate(rate)}" for rate in each]
+        notes += [
+            f"machine balance of the network, all bytes over it: {peak / rate:.4g} FLOP/B at {format_rate(rate)}"
+            for rate in each
+        ]
         if step.layout.replicas > 1:
             tokens = least_tokens(step, peak, rates)
     document = {

@@ -78,7 +78,9 @@ def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) 
     filled = f"; a rank fills {percent_of(summary.memory_share or 0.0)} % of its memory" if summary.tight else ""
     faster = 2 * sum(summary.gains.get(name, 0.0) for name in ("memory", "GPU"))  # -1 if the GPU does all of the step
     mostly = ", mostly launches of kernels" if best.time.binds == "compute" and faster > -_BY_THE_GPU else ""
-    gains = ", ".join(f"twice the {_GAINS[name]} {gain(now, change)}" for name, change in summary.gains.items())
+    known = any(price.latency for price in best.time.prices)
+    words = _GAINS if known else {**_GAINS, "network": "network bandwidth"}
+    gains = ", ".join(f"twice the {words[name]} {gain(now, change)}" for name, change in summary.gains.items())
     return (
         f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}. A step takes {format_seconds(now)}{within}, "
         f"{of_peak}bound by {best.time.binds}{mostly}{filled}. {gains[0].upper()}{gains[1:]}{_next(best, summary)}"
@@ -238,7 +240,7 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
         "",
         points,
         rows,
-        f"{words}, with other dp, if it fits in memory",
+        f"{words}, with other dp, and without parts where pp does not divide the micro-batches; if it fits in memory",
         "weak: the batch grows with the GPUs; strong: it is fixed, and cp grows once every replica has one micro-batch",
         *takes,
         f"no step on more than {MOST_GPUS} GPUs was ever held against a measurement"
