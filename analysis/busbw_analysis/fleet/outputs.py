@@ -67,7 +67,7 @@ def _apart(judged: Judged, apart: Apart) -> str:
     """What was compared, and what the times of pairs say without a verdict."""
     pair = "–".join(judged.judgement.fleet.names[node] for node in apart.slowest)
     times = f"{format_time(1e9 * apart.shortest)} to {format_time(1e9 * apart.longest)}"
-    compared = f"{_case(judged, apart.case)} takes {times} on {counted(apart.pairs, 'pair')}, longest {pair} "
+    compared = f"{case_words(judged, apart.case)} takes {times} on {counted(apart.pairs, 'pair')}, longest {pair} "
     compared += f"({three_digits(apart.ratio)}× the shortest)"
     if apart.is_open:
         return f"cannot tell: {compared}; nothing says which time is usual"
@@ -82,8 +82,10 @@ def found_sentence(judged: Judged) -> str:
         found = [each for each in judged.judgement.found if each.kind == kind]
         if found:
             best, *_, worst = sorted([*found, *found], key=lambda each: each.ratio)
-            other = f"; {_longer(worst.ratio)} for {_case(judged, worst.case)}" if worst.case != best.case else ""
-            parts.append(f"{name} from {_longer(best.ratio)} the usual time on ({_case(judged, best.case)}{other})")
+            other = f"; {_longer(worst.ratio)} for {case_words(judged, worst.case)}" if worst.case != best.case else ""
+            parts.append(
+                f"{name} from {_longer(best.ratio)} the usual time on ({case_words(judged, best.case)}{other})"
+            )
     return f"nine of ten slow ones would be found: {listed(parts)}"
 
 
@@ -154,9 +156,9 @@ def _missing(verdict: Verdict) -> str:
 
 def _numbers(judged: Judged, verdict: Verdict) -> str:
     if verdict.case is not None:
-        return f"; {_case(judged, verdict.case)}"
+        return f"; {case_words(judged, verdict.case)}"
     parts = [
-        f"{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as elsewhere "
+        f"{case_words(judged, each.case)} takes {three_digits(each.ratio)}× as long as elsewhere "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {_count(each, 'round' if judged.in_rounds else 'pair')})"
         for each in verdict.evidence[:1]
@@ -170,7 +172,8 @@ def _count(evidence: Evidence, noun: str) -> str:
     return f"from {counted(evidence.rounds, noun)}"
 
 
-def _case(judged: Judged, place: int) -> str:
+def case_words(judged: Judged, place: int) -> str:
+    """The operation and size of a case of the rounds: ``pair_uni at 16 MiB``."""
     case = judged.cases[place]
     sized = case.op in OPS and OPS[case.op].sized
     return f"{case.op} at {format_size(case.size_bytes)}" if sized else case.op
@@ -255,7 +258,7 @@ def verdict_table(judged: Judged) -> Table:
 
     def of_case(verdict: Verdict) -> str:
         place = verdict.evidence[0].case if verdict.evidence else verdict.case
-        return _missing(verdict) if place is None else _case(judged, place)
+        return _missing(verdict) if place is None else case_words(judged, place)
 
     columns: tuple[Column[Verdict], ...] = (
         Column("Verdict", lambda row: _KINDS[row.kind]),
@@ -303,7 +306,7 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     limits = "  ".join(f"{2 * shade} to {limit:g}" for limit, shade in zip(_STEPS, _SHADES[1:], strict=False))
     directed = judged.cases[shown].op in MESSAGES
     how = "from row to column" if directed else "between row and column, once for each pair"
-    yield f"Time of {_case(judged, shown)} {how} (columns have the numbers of rows), divided by the usual:"
+    yield f"Time of {case_words(judged, shown)} {how} (columns have the numbers of rows), divided by the usual:"
     yield f"{limits}  {2 * _SHADES[-1]} above {_STEPS[-1]:g}  blank: not measured"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):

@@ -76,10 +76,18 @@ def _map(fleet_run: Judged) -> Iterator[Block]:
     judgement, nodes = fleet_run.judgement, outputs.heat_nodes(fleet_run, _MOST_IN_A_MAP)
     fleet = judgement.fleet
     if fleet.pairs and len(nodes) > 1:
-        times = ratios(judgement, fullest(judgement))[np.ix_(nodes, nodes)]
+        shown = fullest(judgement)
+        times = ratios(judgement, shown)[np.ix_(nodes, nodes)]
         switches = [fleet.switches[fleet.leaf[node]] if fleet.leaf[node] >= 0 else "" for node in nodes]
         names = [fleet.names[node] for node in nodes]
-        yield heatmap("Time of the largest messages over the usual", names, times, "times", switches, folded=False)
+        yield heatmap(
+            f"Time of {outputs.case_words(fleet_run, shown)} over the usual",
+            names,
+            times,
+            "times",
+            switches,
+            folded=False,
+        )
 
 
 def _as_json(judgement: Judgement, _answer: Answer) -> dict[str, JSON]:
