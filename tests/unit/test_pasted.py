@@ -528,10 +528,21 @@ def test_a_text_that_mentions_failures_is_no_failed_job(text: str, tmp_path: Pat
     assert error_of(tmp_path, text).code == "not-a-log"
 
 
+def test_an_exit_status_is_no_signal(tmp_path: Path) -> None:
+    """DeepSpeed's launcher prints signals as negative numbers."""
+    why = [
+        dict(error_of(tmp_path, f"[launch.py:347] Process 12 exits with return code = {code}\n").lines)["Why"]
+        for code in (7, 9, -7, -9)
+    ]
+    assert why[0] == why[1]
+    assert len(set(why)) == 3
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "serves forever",
+        "inet 10.0.0.1/24 valid_lft forever preferred_lft forever",
         "the loss never completes its descent",
         "[W] This can potentially cause a hang if this rank to GPU mapping is incorrect.",
         "aborted if the watchdog is stuck for 480 s",

@@ -224,6 +224,10 @@ def test_a_message_alone_says_how_a_job_failed(line: str, code: str, word: str, 
     assert "(line 3)" in str(error)
 
 
+def test_both_libraries_of_ucx_are_heard() -> None:
+    assert may_fail("[node1:1 :0] UCC  ERROR no components for team creation")
+
+
 def test_every_failure_has_an_example_and_its_words() -> None:
     lines = [line for line, _, _ in EXAMPLES]
     assert all(map(may_fail, lines))
@@ -975,6 +979,12 @@ def test_steps_below_a_failure_are_read_where_a_launcher_starts_workers_again(
     before: str, code: str, tmp_path: Path
 ) -> None:
     assert refused(tmp_path, before + STEPS).code == code
+
+
+def test_steps_of_a_job_that_somebody_ended_are_read(tmp_path: Path) -> None:
+    ended = "torch.distributed.elastic: Received Signals.SIGTERM death signal, shutting down workers"
+    assert refused(tmp_path, f"{STEPS}{ended}\n").code == "training-log"
+    assert refused(tmp_path, f"{STEPS}{ended}\nCUDA out of memory\n").code == "job-failed"
 
 
 @pytest.mark.parametrize("after", ["E0101 Task /job:jax_worker/replica:0/task:1 heartbeat timeout.", "RayActorError"])

@@ -193,7 +193,7 @@ def test_a_curve_faster_than_its_lower_bound_says_so_as_a_caution() -> None:
     assert share > 1.5
     table = " ".join(render([fits_table([("curve", curve)])]).replace("|", "").split())
     assert f"CAUTION: {share:.3g} times" in table
-    assert "lower bound's speed" not in table
+    assert "× the lower bound" not in table
 
 
 def test_an_explanation_has_a_row_for_every_point() -> None:

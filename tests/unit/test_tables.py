@@ -575,3 +575,10 @@ def test_a_bandwidth_that_size_and_time_do_not_give_is_named(rate: float, differ
     run = find(tmp_path, str(tmp_path / "log")).read(LogFacts()).stored.run
     assert run.imported is not None
     assert ("rate-differs" in {note.code for note in run.imported.notes}) == differs
+
+
+@pytest.mark.parametrize("title", ["Benchmarking NCCL all-reduce on 8 GPUs", "Performance of the all_reduce on 8 GPUs"])
+def test_a_title_with_more_words_than_its_operation(title: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{title}\nsize  time_us\n1048576  50\n2097152  90\n")
+    assert {row.op for row in read_log(path).rows} == {"all_reduce"}

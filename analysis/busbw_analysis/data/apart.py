@@ -28,14 +28,25 @@ common cases, at least so many.
 """
 _FAR_ALONE: Final = 3
 """The same factor for fewer common cases."""
-_PLACED: Final = re.compile(r"(?<!\S)(?:-N|-ppn|--?npernode|--map-by|--nodes|--ntasks-per-node)[ =]?[\w:.-]+")
+_PLACED: Final = re.compile(r"(?<!\S)(-N|-ppn|--?npernode|--map-by|--nodes|--ntasks-per-node)[ =]?([\w:.-]+)")
 """Options of launchers that place ranks on hosts."""
+_NODES: Final = "--nodes"
+_A_NODE: Final = "--ntasks-per-node"
+_NAMES: Final = {"-ppn": _A_NODE, "-npernode": _A_NODE, "--npernode": _A_NODE}
+"""Other names of such options; ``-N`` has another meaning for srun than for mpirun."""
 _NO_CAPTION: Final = frozenset({""})
 """Of a table without text above, which is another one than that below a text."""
 SEVERAL_GPUS: Final = "several-gpus"
 """The note of a log whose GPU cannot be given, because its tables are of several."""
 TABLES_APART: Final = "tables-apart"
 """The note of a log whose tables have other settings: how they differ."""
+
+
+def _placed(command: str) -> Iterator[str]:
+    """The options of a command that place ranks on hosts, by one name each."""
+    for name, value in _PLACED.findall(command):
+        short = _NODES if "srun" in command else _A_NODE
+        yield f"{_NAMES.get(name, short if name == '-N' else name)}={value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class Identity:
             settings=(
                 *(frozenset([f"{name}{version}"] if version else []) for name, version in versions),
                 options_of(table.command),
-                frozenset(_PLACED.findall(table.command or "")),
+                frozenset(_placed(table.command or "")),
             ),
             caption=frozenset(filter(None, [table.caption])),
             layout=_layout(table),

@@ -80,17 +80,17 @@ def found_sentence(judged: Judged) -> str:
     parts = []
     for kind, name in (("alone", f"{nouns} alone"), ("node", nouns), ("link", "links")):
         found = [each for each in judged.judgement.found if each.kind == kind]
-        if found:
-            best, *_, worst = sorted([*found, *found], key=lambda each: each.ratio)
-            other = f"; {_longer(worst.ratio)} for {case_words(judged, worst.case)}" if worst.case != best.case else ""
-            parts.append(
-                f"{name} from {_longer(best.ratio)} the usual time on ({case_words(judged, best.case)}{other})"
-            )
+        if not found:
+            continue
+        best, *_, worst = sorted([*found, *found], key=lambda each: each.ratio)
+        if not math.isfinite(best.ratio):
+            parts.append(f"no {name}")
+            continue
+        longest = f"{three_digits(worst.ratio)}×" if math.isfinite(worst.ratio) else "none"
+        other = f"; {longest} for {case_words(judged, worst.case)}" if worst.case != best.case else ""
+        usual = f"{three_digits(best.ratio)}× the usual time"
+        parts.append(f"{name} from {usual} on ({case_words(judged, best.case)}{other})")
     return f"nine of ten slow ones would be found: {listed(parts)}"
-
-
-def _longer(ratio: float) -> str:
-    return f"{three_digits(ratio)}×" if math.isfinite(ratio) else "no multiple"
 
 
 def _how_many(judged: Judged) -> str:

@@ -458,7 +458,7 @@ FAILURES: Final = (
         "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
     ),
     Failure(
-        r"(?:exitcode *: ?|\(exitcode: ?|return code = |Exit [Cc]ode: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +"
+        r"(?:exitcode *: ?|\(exitcode: ?|return code = (?=-)|Exit [Cc]ode: +|= +EXIT CODE: +|= +KILLED BY SIGNAL: +"
         r"|[Ss]ignal )(-?9|137)\b|(?:[Ee]xited|terminated|failed:?)(?: with)? (?:exit )?(?:code|status):? +137\b"
         r"|[Oo]ut of memory: Killed|oom[-_]kill|OOMKilled|tasks? [\d,-]{1,99}: (?:Out Of Memory|Killed)",
         "",
@@ -477,7 +477,7 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|return code = |[Ss]ignal )(?:-?7)\b|(?<!PCIe )[Bb]us error",
+        r"(?:exitcode ?: ?|\(exitcode: ?|return code = (?=-)|[Ss]ignal )(?:-?7)\b|(?<!PCIe )(?<!no )[Bb]us error",
         "",
         "a process ended by a bus error",
         "the shared memory of the host or container is full",
@@ -794,7 +794,7 @@ _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode(
 _MAY_FAIL: Final = re.compile(
     "rror|ail|ime(?:d )?out|nable to|runcated|ismatch|sync(?: fatal)? event|state is |not found|oo many open"
     "|not yet init|MNNVL|IMEX|nvidia-imex|NVLS|nvls.cc|p2p.cc|peer access|ordinal|no CUDA-cap|undefined symbol"
-    "|not known|[Nn]o address|not built with|PMI|as root|egmentation|ssh[: ]|[OP]RTE |UCX |losed by|efused|hut down"
+    "|not known|[Nn]o address|not built with|PMI|as root|egmentation|ssh[: ]|[OP]RTE |UC[CX] |losed by|efused|hut down"
     "|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom[-_]kill|OOMK|Out Of M|already checked"
     "|remote size|llegal|ligned|device-side|Xid |fallen off|device handle|RESET_REQ|HW Exc|or unavailable"
@@ -831,6 +831,12 @@ def after_the_last(text: bytes) -> bytes:
     failed = [at for at, line in enumerate(lines) if _MAY_FAIL_BYTES.search(line) and _SIGN.search(line)]
     go_on = all(_GOES_ON.search(lines[at]) for at in failed)
     return b"\n".join(lines[failed[-1] + 1 :]) if failed and go_on else b""
+
+
+def is_only_ended(text: bytes) -> bool:
+    """Whether all that a text says of a failure is that somebody ended the job."""
+    lines = [line for line in text.split(b"\n") if _MAY_FAIL_BYTES.search(line) and _SIGN.search(line)]
+    return all(b"SIGTERM" in line for line in lines)
 
 
 SIGN: Final = _Sign()

@@ -387,7 +387,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     reader, pasted = (reader, pasted) if reader else _with_spaces(recognise(_unpasted(pasted, head)), pasted, head)
     reader, head = _further(file, reader, pasted, head)
     has_steps = _has_steps(head)
-    goes_on = reader is _FAILURE and training.SIGN.search(failures.after_the_last(head)) is not None
+    steps_after = training.SIGN.search(failures.after_the_last(head)) is not None
+    goes_on = reader is _FAILURE and (steps_after or failures.is_only_ended(head))
     if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
         raise _of_training(name, file)
     unread = _unread(name, head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head)
@@ -451,7 +452,7 @@ _SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "healthy", "no-heade
 
 def _unknown(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> LogError:
     """The error about a log without a reader: its last error, or where its ranks hang if a sentence says so."""
-    if _START.sign.search(head) is not None:
+    if _START.sign.search(head) is not None and file.seek(0, SEEK_END) <= len(head):
         try:
             _read(name, file, _START, pasted)
         except LogError as error:

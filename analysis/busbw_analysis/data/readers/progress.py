@@ -125,7 +125,8 @@ _OF_A_JOB: Final = (
 _SUBJECT: Final = re.compile(_OF_A_JOB)
 _STALLS: Final = re.compile(
     rf"{_OF_A_JOB}.{{0,80}}?\b(?:without (?:further|any) progress|(?:waits?|waiting|block(?:s|ed)|stays?|takes) forever"
-    r"|never (?:returns?|finish\w{0,2}|completes?)|no response|does(?:n't| not) (?:proceed|continue|return|respond))\b"
+    r"|never (?:returns?|finish\w{0,2}|completes?)(?! before| until)|no response"
+    r"|does(?:n't| not) (?:proceed|continue|return|respond))\b"
 )
 """What says so only of a job."""
 _NO_HANG: Final = re.compile(

@@ -79,7 +79,7 @@ _OP: Final = re.compile(
     r"(?i)(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
     r"|(?:reduce|gather|scatter)(?=_perf))(?![a-z])"
 )
-_BENCHMARK: Final = re.compile(r"\bPerformance of (\w{1,40}) on \d|\bBenchmarking\W{1,3}([\w-]{1,40})")
+_BENCHMARK: Final = re.compile(r"\bPerformance of (\w{1,40}) on \d|\bBenchmarking\W{1,3}([\w-]{1,40})\W*$")
 """The title of a table of DeepSpeed or Intel MPI benchmarks, perhaps of an operation that busbw does not have."""
 _RANKS: Final = re.compile(
     r"(?i)(?<![\w.*×x-])(\d{1,6})(?:[- ]?(?:ranks|gpus|devices|processes|npus)|-gpu)\b(?! (?:per|each|/))"
@@ -182,8 +182,9 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
     above = "\n".join(above).replace("\\\n", " ").split("\n")
     ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
-    titles = [title[1] or title[2] for line in above if (title := _BENCHMARK.search(line)) is not None]
-    ops = set(titles[-1:]) or ops
+    titles = [(title[1] or title[2], line) for line in above if (title := _BENCHMARK.search(line)) is not None]
+    if titles and not any(map(op_named, _OP.findall(titles[-1][1]))):
+        ops = {titles[-1][0]}
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
     ranks |= {int(count) for sign in (_WORLD, _TIMES_GPU) for line in above for count in sign.findall(line)}
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
