@@ -1,7 +1,7 @@
 """Runs with a duration: rounds until it is over, bounded in memory and disk, and resumed where they ended."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from busbw.measure.rounds import Windows, rounds
 from busbw.runs import resume, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.progress import outline, progress_of
-from busbw.runs.records import QUANTILES, Case, Measurement, Window
+from busbw.runs.records import QUANTILES, Case, Ended, Measurement, Window
 
 SECOND = 10**9
 A, B, REFERENCE = (case("all_reduce", 64), case("all_reduce", 128), case("ping_pong", 8))
@@ -183,6 +183,18 @@ def test_the_last_window_ends_when_the_rank_that_is_ahead_says_so(tmp_path: Path
     assert {window.case.op for window in stored.windows} == {"all_reduce"}
     assert 20 * SECOND <= stored.windows[-1].end_ns <= 21 * SECOND
     assert resume.lack_of(stored, asked).launches == ()
+
+
+def test_a_run_that_ended_is_over_though_its_last_window_ended_before(tmp_path: Path) -> None:
+    asked = alone(2)
+    whole = measured_for(tmp_path, asked)
+    rows = tuple(
+        msgspec.structs.replace(row, end_ns=min(row.end_ns, 19 * SECOND)) if isinstance(row, Window) else row
+        for row in whole.rows
+    )
+    assert resume.lack_of(replace(whole, rows=rows), asked).launches
+    ended = Ended(status="complete", reason=None, ended=store.utc_now())
+    assert resume.lack_of(replace(whole, rows=(*rows, ended)), asked).launches == ()
 
 
 def test_a_run_whose_blocks_are_all_measured_still_lacks_the_rest_of_its_duration(tmp_path: Path) -> None:
