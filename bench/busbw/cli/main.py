@@ -119,7 +119,7 @@ _SUBCOMMANDS: Final = {
 """Commands below another one, as a user may type them without it."""
 
 
-_LACKING: Final = frozenset({"no-op", "no-ranks", "not-a-log"})
+_LACKING: Final = frozenset({"no-op", "no-ranks"})
 """Codes of logs that lack what options of ``busbw show`` and ``import`` can say."""
 
 

@@ -459,8 +459,8 @@ def _unknown(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> Lo
             if error.code in {"hang", "job-failed"}:
                 return error
     return LogError(
-        f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with "
-        "--format; else write a table with the headings op, ranks, size and time_us"
+        f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with --format "
+        "of busbw show or import; else write a table with the headings op, ranks, size and time_us"
     )
 
 
