@@ -82,7 +82,7 @@ def found_sentence(judged: Judged) -> str:
         found = [each for each in judged.judgement.found if each.kind == kind]
         if not found:
             continue
-        best, *_, worst = sorted([*found, *found], key=lambda each: each.ratio)
+        best, worst = (end(found, key=lambda each: each.ratio) for end in (min, max))
         if not math.isfinite(best.ratio):
             parts.append(f"no {name}")
             continue
