@@ -13,6 +13,7 @@ from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.failures import may_fail
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
+from busbw_analysis.data.readers.literals import words_of
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
 from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress
@@ -32,9 +33,7 @@ _WEAK: Final = re.compile(
     r"|.*(?:Assertion failed|Invalid value when checking|Couldn't |Failed (?:to|status) |command not found).*"
     r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)(?! (?:exit )?(?:code|status):? 0\b)).*)"
 )
-_MAYBE: Final = re.compile(
-    "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
-)
+_MAYBE: Final = words_of((_STRONG.pattern, _WEAK.pattern))
 _GOES_ON: Final = re.compile(
     r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP |Cannot initialize CollNet)"
     r"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
@@ -116,9 +115,9 @@ class Draft:
 
     def _take_error(self, line: Line, text: str) -> None:
         """Record what a line says of an error."""
-        if not self.rows and may_fail(text):
+        if not self.rows and (self.progress.in_summary or may_fail(text)):
             self.progress.fail(line.number, text)
-        if _MAYBE.search(text) is not None:
+        if any(word in text for word in _MAYBE):
             strong = _STRONG.search(text)
             if strong is not None and text.startswith("raise "):  # the program's text in a traceback
                 return

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from busbw.units import counted
-from busbw_analysis.data.readers.failures import FAILURES, SIGNS, WHICH_PATH, WHY_CALLS_HANG
+from busbw_analysis.data.readers.failures import FAILURES, SIGNS, WORDS
 
 
 class Phase(NamedTuple):
@@ -32,13 +32,13 @@ PHASES: Final = (
         r"|NVLS comm|coll channels",
         "ranks connect",
         "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU)",
-        WHICH_PATH,
+        WORDS["which_path"],
     ),
     Phase(
         "Connected all|Init COMPLETE",
         "the first call runs",
-        WHY_CALLS_HANG,
-        WHICH_PATH,
+        WORDS["why_calls_hang"],
+        WORDS["which_path"],
     ),
 )
 FIRST_CALL: Final = PHASES[-1]
@@ -208,7 +208,8 @@ class Progress:
         """Place in ``FAILURES``, line and meaning."""
         self._is_named, self._at = False, set[str]()
         """Whether the line names what failed, and the hosts that print it."""
-        self._summary, self._first = False, ""
+        self.in_summary, self._first = False, ""
+        """Whether torchrun's summary goes on, up to the rank that failed first; and this rank."""
         self._rank, self._call, self._of = "", "", set[int]()
 
     def watched(self, lines: Iterable[str]) -> Iterator[str]:
@@ -270,9 +271,9 @@ class Progress:
 
     def fail(self, number: int, text: str) -> None:
         """Note what a line says of a failure; of several, what says most, where it comes first and names something."""
-        if self._summary and (rank := _RANK_OF_TORCHRUN.search(text)) is not None:
-            self._first, self._summary = f"; by torchrun, rank {rank[1]} failed first", False
-        self._summary = self._summary or _FIRST_OF_TORCHRUN.search(text) is not None
+        if self.in_summary and (rank := _RANK_OF_TORCHRUN.search(text)) is not None:
+            self._first, self.in_summary = f"; by torchrun, rank {rank[1]} failed first", False
+        self.in_summary = self.in_summary or _FIRST_OF_TORCHRUN.search(text) is not None
         known = len(SIGNS) if self._failed is None else self._failed[0] + 1
         found = ((place, match) for place, sign in enumerate(SIGNS[:known]) if (match := sign.search(text)) is not None)
         place, match = next(found, (known, None))
@@ -328,7 +329,7 @@ class Progress:
         """
         causes, action = HELPING.get(self.helped, ((self.phase or HANG).causes, (self.phase or HANG).action))
         left = [variable for variable, codes in _SWITCHES.items() if not any(code in known for code in codes)]
-        if action is WHICH_PATH and len(left) < len(_SWITCHES):
+        if action is WORDS["which_path"] and len(left) < len(_SWITCHES):
             action = (
                 f"run it again with {left[0]}: if that ends the hang, the path that it turns off is bad"
                 if left

@@ -78,7 +78,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     ended: set[int] = set()
     unnamed = ""
     for number, text in enumerate(_unbroken(lines), 1):
-        if may_fail(text):
+        if draft.progress.in_summary or may_fail(text):
             draft.progress.fail(number, text)
         trace += _TRACE.findall(text)[: _MOST - len(trace)]
         in_world = _WORLD_RANK.search(text)
