@@ -106,6 +106,61 @@ def test_a_warning_of_nccl_is_evidence_and_in_the_refusal_of_a_job(
     assert "(line 2)" in str(refused.value)
 
 
+STARTS: Final = "".join(
+    f"node1:4:{rank} [{rank}] NCCL INFO comm 0x5 rank {rank} nranks 2 cudaDev 0 nNodes {{0}} commId 0x6 - Init START\n"
+    for rank in (0, 1)
+)
+
+
+def refused(folder: Path, text: str) -> LogError:
+    path = folder / "log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LogError) as error:
+        read_log(path)
+    return error.value
+
+
+def test_a_fault_that_a_log_shows_comes_before_the_usual_causes_of_a_hang(tmp_path: Path) -> None:
+    """NVIDIA/nccl#529: a tunnel that every kernel has."""
+    tunnel = "node1:4:5 [0] NCCL INFO Bootstrap : Using [0]ip6tnl0:fe80::745d<0>\n"
+    error = refused(tmp_path, f"{tunnel}{STARTS.format(2)}")
+    assert error.code == "hang"
+    why, do = error.lines[:2]
+    assert why[1].startswith("NCCL takes the interface ip6tnl0, which other hosts do not reach (line 1); else usually")
+    assert do[1].startswith("name the right one (NCCL_SOCKET_IFNAME); else ")
+    assert "Also" not in dict(error.lines)
+    usual = refused(tmp_path, f"{tunnel.replace('ip6tnl0', 'eth0')}{STARTS.format(2)}").lines[0]
+    assert usual[1].startswith("usually")
+
+
+def test_messages_name_a_fault_that_they_show_and_what_to_do(tmp_path: Path) -> None:
+    """ROCm/rccl#1026."""
+    missing = (
+        '[0] src/init.cpp:1 NCCL WARN Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can lead to hang!\n'
+    )
+    up = "node1:4:5 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    error = refused(tmp_path, f"{missing}{up}")
+    assert error.code == "messages"
+    assert "HSA_FORCE_FINE_GRAIN_PCIE=1 is not set" in error.answer
+    assert dict(error.lines)["Do"].startswith("set it (mpirun -x); add the rows")
+    assert dict(refused(tmp_path, up).lines)["Do"].startswith("add the rows")
+
+
+@pytest.mark.parametrize(("nodes", "advised"), [(1, False), (2, True)])
+def test_a_network_is_advised_only_to_jobs_on_several_hosts(nodes: int, tmp_path: Path, *, advised: bool) -> None:
+    away = "node1:4:5 [0] NCCL INFO NET/IB : No device found.\n"
+    ready = STARTS.format(nodes).replace("START", "COMPLETE")
+    assert ("ibv_devices" in dict(refused(tmp_path, f"{away}{ready}").lines)["Also"]) is advised
+
+
+def test_the_last_error_of_nccl_is_quoted(tmp_path: Path) -> None:
+    """vllm-project/vllm#4062."""
+    text = "ncclInternalError: Internal check failed.\nLast error:\nSomething that nobody knows\n"
+    assert dict(refused(tmp_path, text).lines)["Error"] == "Something that nobody knows"
+    others = refused(tmp_path, text.replace("Last error", "Last words")).lines
+    assert "nobody" not in dict(others)["Error"]
+
+
 @pytest.mark.parametrize(
     ("row", "code"),
     [

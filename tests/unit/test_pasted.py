@@ -372,6 +372,8 @@ def test_messages_of_a_healthy_job_say_its_ways_and_claim_no_hang(tmp_path: Path
         "It stucks.\n",
         "It does not continue.\n",
         "NCCL timeout\n",
+        "I get the same timeouts:\n",
+        "\u8fd0\u884c\u5230\u8fd9\u91cc\u5c31hang\u4f4f\u4e86\n",
         "\u8bad\u7ec3\u5361\u4f4f\n",
     ],
 )
@@ -547,6 +549,7 @@ def test_an_exit_status_is_no_signal(tmp_path: Path) -> None:
         "[W] This can potentially cause a hang if this rank to GPU mapping is incorrect.",
         "aborted if the watchdog is stuck for 480 s",
         "freezing the embedding layers; frozen parameters",
+        "nccl_hang_detector loaded, no timeouts, timeouts=600",
         "It no longer hangs. The hang is fixed",
     ],
 )

@@ -108,6 +108,9 @@ EXAMPLES: Final = (
         "libmpi.so.40",
     ),
     ("Couldn't connect to node1:18515", "job-failed", "18515"),
+    # vllm-project/vllm#4062, NVIDIA/nccl#328
+    ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000", "job-failed", "0/41000"),
+    ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
     (" Invalid value when checking the pattern at 0x70a640000000", "job-failed", "iommu"),  # NVIDIA/nvbandwidth#34
     # NVIDIA/nccl-tests#227, #185; NVIDIA/nccl#2013; vllm-project/vllm and others, each in a line
     (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "job-failed", "NCCL_CROSS_NIC"),
@@ -354,9 +357,11 @@ SAMPLES: Final = (
     (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
     (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
     ("Attribute arch of node cpu not found",),
+    ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000",),
     (
         "uncorrectable ECC error",
         "uncorrectable NVLink error",
+        "uncorrectable hardware error",
         "Xid (PCI:0000:4b:00): 79",
         "previous Xid 149",
         "fallen off the bus",
@@ -460,6 +465,7 @@ SAMPLES: Final = (
         "Got completion from peer with status=5",
         "Failed status 12: wr_id",
         "failed status 13: wr_id",
+        "a work item failed: status 12 (Ib failure: Cannot allocate memory)",
         "Transport retry count exceeded",
         "transport retry counter exceeded",
         "IBV_WC_RETRY_EXC",
@@ -509,6 +515,11 @@ SAMPLES: Final = (
         "UCX  ERROR endpoint reset by remote peer",
     ),
     ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",),
+    (
+        "Call to shm_open failed : Permission denied",
+        "open /dev/shm/nccl-x: Permission denied",
+        "PermissionError: [Errno 13] Permission denied: '/dev/shm/x'",
+    ),
     (
         "creating shared memory segment",
         "attaching to shared memory segment",

@@ -15,7 +15,7 @@ from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.literals import words_of
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
+from busbw_analysis.data.readers.nccl_info import ACTION, EVIDENCE, FAULTS, HARMLESS, LIKELY, OF_NETWORKS, Paths
 from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress
 
 _QUOTED: Final = 200
@@ -79,6 +79,7 @@ class Draft:
         self._quotes_tool = False
         self._error_line: int | None = None
         self._next_version: str | None = None
+        self._is_last_error = False
         self._next_command: str | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
@@ -115,6 +116,9 @@ class Draft:
 
     def _take_error(self, line: Line, text: str) -> None:
         """Record what a line says of an error."""
+        if self._is_last_error and text.strip():
+            self.fail(text, line.number)
+        self._is_last_error = text.strip() == "Last error:"
         if not self.rows and (self.progress.in_summary or may_fail(text)):
             self.progress.fail(line.number, text)
         if any(word in text for word in _MAYBE):
@@ -273,9 +277,8 @@ class Draft:
     def _refuse(self) -> None:
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
         hides = fatal and fatal[0].code != "truncated-row"
-        seen = [
-            ("Also", f"{note.text} (line {note.line})") for code, (note, _) in self._notes.items() if code in EVIDENCE
-        ]
+        codes = [code for code in self._notes if code in EVIDENCE]
+        seen = [("Also", self._noted(code)) for code in codes]
         if not hides and (failed := self.progress.failure()) is not None:
             last = [("Error", self.error)] if self.error and self._error_line else []
             code = "hang" if self.progress.waits else "job-failed"
@@ -298,14 +301,21 @@ class Draft:
         end = None if of_people else self.progress.end(self._notes)
         if end is not None and self.progress.hangs:
             message = f"a log of {self.tool} without results: {end.answer}"
-            error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)
+            lines = end._replace(fault=self._fault()).lines
+            others = [line for line in seen if line[1] not in lines[0][1]]
+            error = LogError(message, [*lines, *facts, *others], code="hang", log=self.source)
             error.follows = end.follows
             raise error
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
         if end is not None or (facts and not reasons):
             where = "" if end is None else f"; {end.answer}"
-            message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
-            do = [] if end is None else [("Do", f"add the rows or errors that follow; if it hangs there, {end.action}")]
+            fault = self._fault()
+            but = "" if fault is None else f", but {fault[0]}"
+            message = f"a log of {self.tool} without results, an error or a sign of a hang{but}{where}"
+            first = "" if fault is None else f"{fault[1]}; "
+            more = "add the rows or errors that follow" + (f"; if it hangs there, {end.action}" if end else "")
+            do = [("Do", f"{first}{more}")] if end or fault else []
+            seen = [(label, f"{text}{self._action(code)}") for (label, text), code in zip(seen, codes, strict=True)]
             error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
             error.follows = 2
             raise error
@@ -313,6 +323,20 @@ class Draft:
         why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
         raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
+
+    def _noted(self, code: str) -> str:
+        """The text of a note with its line."""
+        note, _ = self._notes[code]
+        return f"{note.text} (line {note.line})"
+
+    def _action(self, code: str) -> str:
+        """What to do about evidence in the log of a job that did not fail."""
+        applies = code in ACTION and (code not in OF_NETWORKS or self.progress.is_of_hosts)
+        return f": {ACTION[code]}" if applies else ""
+
+    def _fault(self) -> tuple[str, str] | None:
+        """Text and action of the gravest fault that is evident."""
+        return next(((self._noted(code), ACTION[code]) for code in FAULTS if code in self._notes), None)
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -81,7 +81,7 @@ KINDS: Final = (
         "wrong-interface",
         re.compile(
             r"(?:Bootstrap|NET(?:/Socket)?) ?: Using (?:interface |\[\d+\])?"
-            r"((?:docker|virbr|veth|cni|cali)[^:<\s]{0,15}|br-[\da-f]{12}|lo(?=:))"
+            r"((?:docker|virbr|veth|cni|cali|ip6tnl|tunl|sit)[^:<\s]{0,15}|br-[\da-f]{12}|lo(?=:))"
         ),
         "NCCL takes the interface {}, which other hosts do not reach",
     ),
@@ -181,6 +181,70 @@ REMEDY: Final = "remedy"
 """Code of a sentence in a paste that names a variable which helped."""
 EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
 """All codes of evidence."""
+_UNSET: Final = "unset it and run the tool again"
+_NO_PEERS: Final = "check why the GPUs have no peer access (nvidia-smi topo -p2p r)"
+ACTIONS: Final = {
+    "network-path": {
+        "rdma-off": _UNSET,
+        "wrong-interface": "name the right one (NCCL_SOCKET_IFNAME)",
+        "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
+        "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
+        "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
+        "locked-memory": "raise the limit of locked memory (ulimit -l), load nvidia-peermem",
+        "peer-gone": "read the log of that rank",
+        "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
+        "port-down": "bring the port up (ibstat)",
+        "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
+        "pxn-off": _UNSET,
+        "nics-chosen": "unset it, or name all NICs of the network for data",
+        "retries": "check that connection: interface, firewall, cable",
+    },
+    "host-path": {
+        "p2p-off": _UNSET,
+        "shm-off": _UNSET,
+        "shm-full": "raise its limit (docker run --shm-size)",
+        "no-fabric": "start nvidia-fabricmanager of the driver's version",
+        "too-many-peers": "use at most 8 GPUs of a host",
+        "nvlink-down": "reset the GPUs; if the link stays down, replace the bridge or GPU (nvidia-smi nvlink -s)",
+        "gpu-shared": "give every rank a GPU of its own",
+        "no-peers": _NO_PEERS,
+        "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
+        "via-shm": _NO_PEERS,
+        "nvls-off": _UNSET,
+    },
+    "settings": {
+        "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
+        "pcie-degraded": "reseat that device, or check the slot",
+        "nccl-hint": "follow it",
+        REMEDY: "try that setting here",
+        "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
+        "no-iommu-pt": "start the kernel with iommu=pt",
+        "not-set": "set it (mpirun -x)",
+        "sharp-off": "check sharp_am of the subnet manager, and sharp_hello of every host",
+        "choice-forced": _UNSET,
+        "few-channels": _UNSET,
+    },
+}
+"""Evidence in a log (codes of its notes), and what to do about it: for what goes over a network, within a host, for
+both.
+"""
+ACTION: Final = {code: action for actions in ACTIONS.values() for code, action in actions.items()}
+FAULTS: Final = (
+    *(
+        "no-fabric",
+        "gpu-shared",
+        "shm-full",
+        "locked-memory",
+        "port-down",
+        "rdma-failed",
+        "wrong-interface",
+        "nvlink-down",
+    ),
+    *("too-many-peers", "retries", "acs-on", "no-iommu-pt", "not-set", "pcie-degraded"),
+)
+"""Codes of what nobody chooses and what is wrong on any machine, the gravest first."""
+OF_NETWORKS: Final = frozenset({"no-rdma", "sockets", "gdr-off", "pxn-off", "nics-chosen", "rdma-off"})
+"""Codes of evidence that says something only of jobs on several hosts."""
 _HELPED: Final = re.compile(r"(?i)\b(?:s[lo]{2}ve[sd]|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b")
 _VARIABLE: Final = re.compile(
     r"\b((?:NCCL|RCCL|UCX|UCC|GLOO|FI|HSA|CUDA|TORCH_NCCL)_[A-Z\d_]{2,40} ?= ?[\w,:.^=/-]*[\w/])"

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from busbw.units import counted
 from busbw_analysis.data.readers.failures import FAILURES, SIGNS, WORDS
+from busbw_analysis.data.readers.literals import words_of
 
 
 class Phase(NamedTuple):
@@ -104,6 +105,7 @@ _MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .
 _INIT: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*?(?:commId (\w+) .*)?Init (START|COMPLETE)")
 _RETURNED: Final = re.compile(r"group\.cc:\d+ -> [1-6]\b")
 """A function of NCCL that returns an error, as ``ncclResult_t`` numbers it; after those of others NCCL may go on."""
+_NODES: Final = re.compile(r"\bnNodes (\d{1,7})\b")
 _VIA: Final = re.compile(r" via (P2P/[A-Za-z ]+|SHM|NET/[A-Za-z][\w ]*)(?:.*/(GDRDMA))?")
 _CHANNELS: Final = re.compile(r"\b(\d{1,4}) coll channels|Channel \d{1,4}/(\d{1,4}) : +\d+ +\d")
 _PRINTING: Final = re.compile(
@@ -112,9 +114,10 @@ _PRINTING: Final = re.compile(
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
-    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}"
-    r"|frozen|deadlock\w{0,3}|(?<!-)time[sd]? ?out(?! \())\b"
-    r"(?! ?[=:]|\(| -+\w| \d+[smhd]?\b| (?:the )?(?:\w+ )?(?:layer|weight|param|embedding|encoder|backbone))"
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )(?<![a-z_])(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?"
+    r"|freez[a-z]{1,4}|frozen|deadlock[a-z]{0,3}|(?<!-)(?:timeouts?|time out|times out|timed out|timedout)(?! \())"
+    r"(?![a-z_])(?! ?[=:] ?\S|\(| -+\w| \d+[smhd]?\b)"
+    r"(?! (?:the )?(?:\w+ )?(?:layer|weight|param|embedding|encoder|backbone))"
     r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
@@ -136,14 +139,8 @@ _NO_HANG: Final = re.compile(
     r"|\bno longer (?:hangs?|stuck|freezes)|\bwatchdog (?:thread )?is stuck"
 )
 """What sounds like it."""
-_OF_HANGS: Final = (
-    *("hang", "hung", "stuck", "freez", "froz", "deadlock", "progress", "forever", "never ", "response", "does"),
-    *("\u5361\u4f4f", "\u5361\u6b7b", "\u5361\u5728\u8fd9", "\u8d85\u65f6"),
-    *(f"time{end}{space}out" for end in ("", "s", "d") for space in ("", " ")),
-)
-"""One of which is in every line that says so: found faster."""
-
-
+_OF_HANGS: Final = words_of((_HANGS.pattern, _STALLS.pattern))
+"""One of which is in every line that says so, in small letters."""
 _FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
 _PRINTED_BY: Final = re.compile(r"(?:\[(?:default|rank)(?=\d+\]:)|:mpi_rank_)(\d{1,7})\]")
 _CALLER: Final = re.compile(
@@ -177,11 +174,14 @@ class Ending(NamedTuple):
     causes: str
     action: str
     follows: int = 0
+    fault: tuple[str, str] | None = None
+    """A fault that the log shows, and what to do about it: more likely than the usual causes."""
 
     @property
     def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """The lines of a ``LogError`` below its first sentence."""
-        return ("Why", f"usually {self.causes}"), ("Do", self.action)
+        why, do = (f"{part}; else " for part in self.fault) if self.fault else ("", "")
+        return ("Why", f"{why}usually {self.causes}"), ("Do", f"{do}{self.action}")
 
 
 _Member = tuple[str, int]
@@ -197,7 +197,7 @@ class Progress:
         """Whether ranks waited for others in vain, and the variable with its value that helped, as the text says."""
         self._line, self._text = 0, ""
         self._started, self._complete = set[_Member](), set[_Member]()
-        self._hosts, self._ways, self._channels = set[str](), Counter[str](), 0
+        self._hosts, self._nodes, self._ways, self._channels = set[str](), 0, Counter[str](), 0
         self._is_reached, self.is_excerpt, self.is_unknown = False, False, False
         """Whether a tool reached a call, the log is an excerpt in a text, and it is of a program that nobody knows."""
         self._reported: int | None = None
@@ -225,6 +225,8 @@ class Progress:
         self._hosts |= _host_of(message)
         if _RETURNED.search(message) is not None:
             self.fail(number, message)
+        if (nodes := _NODES.search(message)) is not None:
+            self._nodes = max(self._nodes, int(nodes[1]))
         if (way := _VIA.search(message)) is not None:
             self._ways["/".join(filter(None, way.groups())).removesuffix("/read")] += 1
         elif (channels := _CHANNELS.search(message)) is not None:
@@ -310,6 +312,11 @@ class Progress:
         at = f", on {', '.join(sorted(self._at)[:_MOST_RANKS])}" if self._at else ""
         where = f"the job failed{when}{call}: {words} (line {line}){of}{at}{self._first}{self._apart()}"
         return Ending(where, failure.causes, failure.action, 2 if failure.follows else int(failure.waits))
+
+    @property
+    def is_of_hosts(self) -> bool:
+        """Whether the messages are of a job on several hosts."""
+        return max(len(self._hosts), self._nodes) > 1 or any(way.startswith("NET/") for way in self._ways)
 
     @property
     def hangs(self) -> bool:
