@@ -153,10 +153,31 @@ def test_a_network_is_advised_only_to_jobs_on_several_hosts(nodes: int, tmp_path
     assert ("ibv_devices" in dict(refused(tmp_path, f"{away}{ready}").lines)["Also"]) is advised
 
 
+def test_a_wrong_interface_explains_a_connection_that_fails_and_no_full_gpu(tmp_path: Path) -> None:
+    """horovod/horovod#584."""
+    loopback = "node1:4:5 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\n"
+    away = "node1:4:5 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused\n"
+    why, do = refused(tmp_path, f"{loopback}{away}").lines[:2]
+    assert why[1].startswith("NCCL takes the interface lo, which other hosts do not reach (line 1); else")
+    assert do[1].startswith("name the right one (NCCL_SOCKET_IFNAME)")
+    error = refused(tmp_path, f"{loopback}RuntimeError: CUDA out of memory\n")
+    assert error.lines[0][1].startswith("usually")
+    assert "interface lo" in dict(error.lines)["Also"]
+
+
+def test_the_links_of_a_host_alone_say_what_to_expect(tmp_path: Path) -> None:
+    """NVIDIA/nccl#1530."""
+    links = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{0}\t0-15\nGPU1\t{0}\t X \t0-15\n"
+    assert "PCI Express" in dict(refused(tmp_path, links.format("SYS")).lines)["Also"]
+    assert "Also" not in dict(refused(tmp_path, links.format("NV4")).lines)
+
+
 def test_the_last_error_of_nccl_is_quoted(tmp_path: Path) -> None:
     """vllm-project/vllm#4062."""
     text = "ncclInternalError: Internal check failed.\nLast error:\nSomething that nobody knows\n"
     assert dict(refused(tmp_path, text).lines)["Error"] == "Something that nobody knows"
+    of_jax = "failed: unhandled system error. Last NCCL warning(error) log entry (may be unrelated) 'Accept failed'.\n"
+    assert "Accept failed" in dict(refused(tmp_path, of_jax).lines)["Error"]
     others = refused(tmp_path, text.replace("Last error", "Last words")).lines
     assert "nobody" not in dict(others)["Error"]
 

@@ -108,6 +108,10 @@ EXAMPLES: Final = (
         "libmpi.so.40",
     ),
     ("Couldn't connect to node1:18515", "job-failed", "18515"),
+    # Lightning-AI/pytorch-lightning#19598, pytorch/pytorch#76287, horovod/horovod#584
+    ("RuntimeError: DataLoader worker (pid 246611) is killed by signal: Aborted.", "job-failed", "num_workers=0"),
+    ("The node 'node1_1_0' has failed to send a keep-alive heartbeat to the rendezvous", "job-failed", "node1_1_0"),
+    ("n:1:2 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused", "job-failed", "reach"),
     # vllm-project/vllm#4062, NVIDIA/nccl#328
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000", "job-failed", "0/41000"),
     ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
@@ -272,6 +276,7 @@ SAMPLES: Final = (
         "EADDRINUSE",
         "RuntimeError: Address already in use",
     ),
+    ("The node 'node1_1_0' has failed to send a keep-alive heartbeat to the rendezvous",),
     (
         "RendezvousTimeoutError",
         "RendezvousConnectionError",
@@ -441,6 +446,7 @@ SAMPLES: Final = (
         "oom-kill",
         "oom_kill",
         "OOMKilled",
+        "DataLoader worker (pid 13772) is killed by signal: Killed",
         "task 0: Out Of Memory",
         "tasks 0-3,5: Out Of Memory",
     ),
@@ -452,6 +458,10 @@ SAMPLES: Final = (
         "[x/pair.cc:9] Broken pipe",
     ),
     ("exitcode: -7", "(exitcode: -7)", "exits with return code = -7", "Signal 7", "signal 7", "Bus error", "bus error"),
+    (
+        "DataLoader worker (pid 246611) is killed by signal: Aborted.",
+        "DataLoader worker (pid(s) 1, 2) exited unexpectedly",
+    ),
     ("peer access is not supported", "cudaErrorPeerAccessUnsupported", "peer mapping resources exhausted"),
     (
         "Got completion from peer with status=9",

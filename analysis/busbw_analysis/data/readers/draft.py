@@ -15,12 +15,22 @@ from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.literals import words_of
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import ACTION, EVIDENCE, FAULTS, HARMLESS, LIKELY, OF_NETWORKS, Paths
+from busbw_analysis.data.readers.nccl_info import (
+    ACTION,
+    EVIDENCE,
+    FAULTS,
+    HARMLESS,
+    LIKELY,
+    OF_NETWORKS,
+    OF_PORTS,
+    Paths,
+)
 from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
-    r"NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
+    r"Last NCCL warning\(error\) log entry .+"
+    r"|NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
     r"|Cuda failure .*'.+'"
 )
 _CONSEQUENCE: Final = re.compile(r"unhandled \w+ error|internal error|nccl\w*Error|Call to CUDA function failed")
@@ -279,22 +289,15 @@ class Draft:
         hides = fatal and fatal[0].code != "truncated-row"
         codes = [code for code in self._notes if code in EVIDENCE]
         seen = [("Also", self._noted(code)) for code in codes]
-        if not hides and (failed := self.progress.failure()) is not None:
-            last = [("Error", self.error)] if self.error and self._error_line else []
-            code = "hang" if self.progress.waits else "job-failed"
-            error = LogError(failed.answer, [*failed.lines, *last, *seen], code=code, log=self.source)
-            error.follows = failed.follows
-            raise error
-        if self.error is not None and not hides:
-            of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
-            message = f"the job{of} failed before its first result; its last error: {self.error}"
-            raise LogError(message, seen, code="job-failed", log=self.source)
+        if not hides and (failed := self._failed(seen)) is not None:
+            raise failed
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
         if self.names and not self._notes.keys() - EVIDENCE:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         facts = [*self.progress.facts()]
+        advised = [(label, f"{text}{self._action(code)}") for (label, text), code in zip(seen, codes, strict=True)]
         if "library_version" in self.facts:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
         of_people = self.tool == "table" and self.progress.phase is None
@@ -315,14 +318,31 @@ class Draft:
             first = "" if fault is None else f"{fault[1]}; "
             more = "add the rows or errors that follow" + (f"; if it hangs there, {end.action}" if end else "")
             do = [("Do", f"{first}{more}")] if end or fault else []
-            seen = [(label, f"{text}{self._action(code)}") for (label, text), code in zip(seen, codes, strict=True)]
-            error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
+            error = LogError(message, [*facts, *advised, *do], code="messages", log=self.source)
             error.follows = 2
             raise error
         lacks = "no line has the columns that busbw reads there (docs/logs.md)"
         why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
-        raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
+        raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *advised], code="no-results")
+
+    def _failed(self, seen: Sequence[tuple[str, str]]) -> LogError | None:
+        """The error that says how the job failed, with the evidence that was ``seen``; None if nothing says it."""
+        if (failed := self.progress.failure()) is not None:
+            last = [("Error", self.error)] if self.error and self._error_line else []
+            code = "hang" if self.progress.waits else "job-failed"
+            lines = failed._replace(fault=self._fault(OF_PORTS) if failed.network else None).lines
+            others = [line for line in seen if line[1] not in lines[0][1]]
+            error = LogError(failed.answer, [*lines, *last, *others], code=code, log=self.source)
+            error.follows = failed.follows
+            return error
+        if self.error is None:
+            return None
+        of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
+        message = f"the job{of} failed before its first result; its last error: {self.error}"
+        fault = self._fault()
+        do = [] if fault is None else [("Why", f"perhaps {fault[0]}"), ("Do", fault[1])]
+        return LogError(message, [*do, *seen], code="job-failed", log=self.source)
 
     def _noted(self, code: str) -> str:
         """The text of a note with its line."""
@@ -334,9 +354,9 @@ class Draft:
         applies = code in ACTION and (code not in OF_NETWORKS or self.progress.is_of_hosts)
         return f": {ACTION[code]}" if applies else ""
 
-    def _fault(self) -> tuple[str, str] | None:
-        """Text and action of the gravest fault that is evident."""
-        return next(((self._noted(code), ACTION[code]) for code in FAULTS if code in self._notes), None)
+    def _fault(self, codes: Iterable[str] = FAULTS) -> tuple[str, str] | None:
+        """Text and action of the gravest fault that is evident, of those with these codes."""
+        return next(((self._noted(code), ACTION[code]) for code in codes if code in self._notes), None)
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

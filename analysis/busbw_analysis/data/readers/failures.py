@@ -19,6 +19,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: what it means
     causes: why it usually comes
     action: what to do
+    network: whether a network interface or port that is evidently wrong explains it
     waits: whether ranks waited for others in vain
     follows: whether it usually follows from a failure of another rank
     """
@@ -28,6 +29,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     causes: str
     action: str
     doing: str = ""
+    network: bool = False
     waits: bool = False
     follows: bool = False
 

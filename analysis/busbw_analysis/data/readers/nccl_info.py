@@ -243,6 +243,8 @@ FAULTS: Final = (
     *("too-many-peers", "retries", "acs-on", "no-iommu-pt", "not-set", "pcie-degraded"),
 )
 """Codes of what nobody chooses and what is wrong on any machine, the gravest first."""
+OF_PORTS: Final = ("wrong-interface", "port-down")
+"""Those of interfaces and ports."""
 OF_NETWORKS: Final = frozenset({"no-rdma", "sockets", "gdr-off", "pxn-off", "nics-chosen", "rdma-off"})
 """Codes of evidence that says something only of jobs on several hosts."""
 _HELPED: Final = re.compile(r"(?i)\b(?:s[lo]{2}ve[sd]|fix(?:ed|es)|resolve[sd]|work(?:ed|s)|help(?:ed|s)|workaround)\b")

@@ -174,6 +174,8 @@ class Ending(NamedTuple):
     causes: str
     action: str
     follows: int = 0
+    network: bool = False
+    """Whether an interface or port that is evidently wrong explains it."""
     fault: tuple[str, str] | None = None
     """A fault that the log shows, and what to do about it: more likely than the usual causes."""
 
@@ -311,7 +313,8 @@ class Progress:
         of = f", on {ranks_in_words(self._of)}" if self._of else ""
         at = f", on {', '.join(sorted(self._at)[:_MOST_RANKS])}" if self._at else ""
         where = f"the job failed{when}{call}: {words} (line {line}){of}{at}{self._first}{self._apart()}"
-        return Ending(where, failure.causes, failure.action, 2 if failure.follows else int(failure.waits))
+        follows = 2 if failure.follows else int(failure.waits)
+        return Ending(where, failure.causes, failure.action, follows, failure.network)
 
     @property
     def is_of_hosts(self) -> bool:
