@@ -530,6 +530,39 @@ def test_a_text_that_mentions_failures_is_no_failed_job(text: str, tmp_path: Pat
     assert error_of(tmp_path, text).code == "not-a-log"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I read that a bus error can come from a small /dev/shm. Is that so?\n",
+        "My training on two nodes dies with a bus error when I use 8 workers.\n",
+    ],
+)
+def test_a_sentence_only_mentions_a_failure(text: str, tmp_path: Path) -> None:
+    refused = error_of(tmp_path, text)
+    assert refused.code == "messages"
+    assert "mentions" in refused.answer
+    assert "--shm-size" in dict(refused.lines)["Do"]
+    assert error_of(tmp_path, "Fatal: Bus error (core dumped).\n").code == "job-failed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Use --shm-size=8g to avoid a bus error in the workers.\n", "We had no unhandled system error after this.\n"],
+)
+def test_a_failure_that_did_not_come_is_none(text: str, tmp_path: Path) -> None:
+    assert error_of(tmp_path, text).code == "not-a-log"
+
+
+def test_what_a_sentence_mentions_explains_only_what_follows_from_a_failure(tmp_path: Path) -> None:
+    text = "After an hour of training I get a bus error on one of the nodes.\n"
+    child = error_of(tmp_path, f"{text}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n")
+    assert child.code == "job-failed"
+    assert "(line 2)" in child.answer
+    assert "bus error, as the text says (line 1)" in dict(child.lines)["Why"]
+    full = error_of(tmp_path, f"{text}RuntimeError: CUDA out of memory\n")
+    assert "bus error" not in str(full)
+
+
 def test_an_exit_status_is_no_signal(tmp_path: Path) -> None:
     """DeepSpeed's launcher prints signals as negative numbers."""
     why = [

@@ -330,8 +330,8 @@ class Draft:
         """The error that says how the job failed, with the evidence that was ``seen``; None if nothing says it."""
         if (failed := self.progress.failure()) is not None:
             last = [("Error", self.error)] if self.error and self._error_line else []
-            code = "hang" if self.progress.waits else "job-failed"
-            lines = failed._replace(fault=self._fault(OF_PORTS) if failed.network else None).lines
+            code = "messages" if failed.is_mentioned else "hang" if self.progress.waits else "job-failed"
+            lines = failed._replace(fault=(self._fault(OF_PORTS) if failed.network else None) or failed.fault).lines
             others = [line for line in seen if line[1] not in lines[0][1]]
             error = LogError(failed.answer, [*lines, *last, *others], code=code, log=self.source)
             error.follows = failed.follows

@@ -404,6 +404,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
             _read_messages(name, file, pasted, (_FAILURE, _MESSAGES) if is_sentence else (_FAILURE,))
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
+        if reader is _FAILURE and is_recognised and error.code == "no-results":  # a failure that did not come
+            raise _unknown(name, file, pasted, head) from error
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
         if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:

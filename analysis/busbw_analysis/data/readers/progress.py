@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from busbw.units import counted
-from busbw_analysis.data.readers.failures import FAILURES, SIGNS, WORDS
+from busbw_analysis.data.readers.failures import FAILURES, SIGNS, WORDS, Failure
 from busbw_analysis.data.readers.literals import words_of
 
 
@@ -149,6 +149,12 @@ _CALLER: Final = re.compile(
     r"|all_?gather\w*|all_?to_?all\w*|gather\w*|scatter\w*|i?send|i?recv)(?:_impl)?\("
 )
 """A call in a traceback of Python or C++."""
+_SENTENCES: Final = re.compile(r"(?:[-*>] )?[A-Z][\w',]*(?: [\w',;()/.=?!-]+){4,}(?<=[\w)][.?!])")
+_DENIED: Final = re.compile(r"(?i)(?:n't|\b(?:no|not|never|without|avoid\w*|prevent\w*|instead of))(?: \w+){0,2} $")
+"""What stands before a message that did not come."""
+_SENTENCE: Final = re.compile(r".+?(?:[.?!](?= )|$)")
+_LARGEST_MENTION: Final = 0.45
+"""Share of a sentence that a message has which a person mentions in it: it is most of those that programs print."""
 _MOST_RANKS: Final = 8
 _RANK_OF_TORCHRUN: Final = re.compile(r"\brank +: (\d{1,7}) ")
 
@@ -165,6 +171,15 @@ def _host_of(text: str) -> set[str]:
     return set() if match is None else {match[1] or match[2]}
 
 
+def _is_mentioned(match: re.Match[str]) -> bool:
+    """Whether a message is in a sentence of a person."""
+    text = match.string
+    if _SENTENCES.fullmatch(text.strip()) is None:
+        return False
+    sentence = next(each for each in _SENTENCE.finditer(text) if each.end() >= match.end())
+    return len(match[0]) < _LARGEST_MENTION * len(sentence[0])
+
+
 class Ending(NamedTuple):
     """How a job ended, its usual causes, what to do, and how often it follows from a failure of another rank, as
     ``LogError.follows`` says it.
@@ -176,6 +191,8 @@ class Ending(NamedTuple):
     follows: int = 0
     network: bool = False
     """Whether an interface or port that is evidently wrong explains it."""
+    is_mentioned: bool = False
+    """Whether only the text around logs mentions it."""
     fault: tuple[str, str] | None = None
     """A fault that the log shows, and what to do about it: more likely than the usual causes."""
 
@@ -184,6 +201,20 @@ class Ending(NamedTuple):
         """The lines of a ``LogError`` below its first sentence."""
         why, do = (f"{part}; else " for part in self.fault) if self.fault else ("", "")
         return ("Why", f"{why}usually {self.causes}"), ("Do", f"{do}{self.action}")
+
+
+class _Failed(NamedTuple):
+    """A message: its place in ``FAILURES``, its line, what it means, and whether it names what failed."""
+
+    place: int
+    line: int
+    words: str
+    is_named: bool
+
+    @property
+    def failure(self) -> Failure:
+        """What the message means."""
+        return FAILURES[self.place]
 
 
 _Member = tuple[str, int]
@@ -195,8 +226,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.phase: Phase | None = None
-        self.waits, self.helped = False, ""
-        """Whether ranks waited for others in vain, and the variable with its value that helped, as the text says."""
+        self.helped = ""
+        """The variable with its value that helped, as the text says."""
         self._line, self._text = 0, ""
         self._started, self._complete = set[_Member](), set[_Member]()
         self._hosts, self._nodes, self._ways, self._channels = set[str](), 0, Counter[str](), 0
@@ -206,10 +237,10 @@ class Progress:
         self._networks: dict[str, str] = {}
         self._largest: tuple[int, str] = 0, ""
         """Of the communicators, the number of ranks and the name of the largest."""
-        self._failed: tuple[int, int, str] | None = None
-        """Place in ``FAILURES``, line and meaning."""
-        self._is_named, self._at = False, set[str]()
-        """Whether the line names what failed, and the hosts that print it."""
+        self._said = dict[bool, _Failed]()
+        """What says most of a failure in the log (False), and in sentences around it (True)."""
+        self._at = set[str]()
+        """The hosts that print it."""
         self.in_summary, self._first = False, ""
         """Whether torchrun's summary goes on, up to the rank that failed first; and this rank."""
         self._rank, self._call, self._of = "", "", set[int]()
@@ -218,7 +249,7 @@ class Progress:
         """The ``lines``, whose rank, as torchrun prints it before them, and calls of collectives are noted."""
         for text in lines:
             self._rank = match[1] if (match := _PRINTED_BY.search(text)) is not None else ""
-            if (match := _CALLER.search(text)) is not None and (self._failed is None or "::" in match[0]):
+            if (match := _CALLER.search(text)) is not None and (False not in self._said or "::" in match[0]):
                 self._call = match[1]
             yield text
 
@@ -278,16 +309,22 @@ class Progress:
         if self.in_summary and (rank := _RANK_OF_TORCHRUN.search(text)) is not None:
             self._first, self.in_summary = f"; by torchrun, rank {rank[1]} failed first", False
         self.in_summary = self.in_summary or _FIRST_OF_TORCHRUN.search(text) is not None
-        known = len(SIGNS) if self._failed is None else self._failed[0] + 1
-        found = ((place, match) for place, sign in enumerate(SIGNS[:known]) if (match := sign.search(text)) is not None)
-        place, match = next(found, (known, None))
+        found = ((place, match) for place, sign in enumerate(SIGNS) if (match := sign.search(text)) is not None)
+        place, match = next(found, (0, None))
         if match is None:
             return
-        is_first = self._failed is None or place < self._failed[0]
-        if is_first or (not self._is_named and any(match.groups())):
-            failure, self._is_named = FAILURES[place], any(match.groups())
-            words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
-            self._failed, self.waits = (place, number, words.replace(" ()", "").strip()), failure.waits
+        is_mentioned = _is_mentioned(match)
+        if is_mentioned and _DENIED.search(text[: match.start()]) is not None:
+            return
+        known = self._said.get(is_mentioned)
+        is_first = known is None or place < known.place
+        if known is None or is_first or (place == known.place and not known.is_named and any(match.groups())):
+            template = FAILURES[place].text
+            words = template.format(*filter(None, match.groups()), *[""] * template.count("{}"))
+            said = _Failed(place, number, words.replace(" ()", "").strip(), any(match.groups()))
+            self._said[is_mentioned] = said
+        if is_mentioned:
+            return
         if is_first:
             self._of, self._at = set(), set()
         self._of |= {int(self._rank)} if self._rank else set()
@@ -295,26 +332,37 @@ class Progress:
 
     def went_on(self) -> None:
         """Forget a failure that only waits: what it waited for came."""
-        if self._failed is not None and FAILURES[self._failed[0]].waits:
-            self._failed = None
+        if self.waits:
+            del self._said[False]
+
+    @property
+    def waits(self) -> bool:
+        """Whether ranks waited for others in vain."""
+        return False in self._said and self._said[False].failure.waits
 
     def failure(self, *, alone: bool = True) -> Ending | None:
         """The message with which the job failed, its usual causes and what to do; None without one that is known.
 
         alone: whether messages count that usually follow from a failure of another rank
         """
-        if self._failed is None or (FAILURES[self._failed[0]].follows and not alone):
+        failed, mentioned = self._said.get(False), self._said.get(True)
+        if failed is None and mentioned is not None and alone:
+            failure = mentioned.failure
+            mentions = f"the text mentions a failure: {mentioned.words} (line {mentioned.line})"
+            return Ending(mentions, failure.causes, failure.action, 2, failure.network, is_mentioned=True)
+        if failed is None or (failed.failure.follows and not alone):
             return None
-        place, line, words = self._failed
-        failure = FAILURES[place]
+        failure, fault = failed.failure, None
+        if failure.follows and mentioned is not None:
+            fault = f"{mentioned.words}, as the text says (line {mentioned.line})", mentioned.failure.action
         doing = self.phase.doing if failure.follows and self.phase is not None else failure.doing
         when = f" while {doing}" if doing else ""
         call = f", in {self._call}" if self._call else ""
         of = f", on {ranks_in_words(self._of)}" if self._of else ""
         at = f", on {', '.join(sorted(self._at)[:_MOST_RANKS])}" if self._at else ""
-        where = f"the job failed{when}{call}: {words} (line {line}){of}{at}{self._first}{self._apart()}"
+        where = f"the job failed{when}{call}: {failed.words} (line {failed.line}){of}{at}{self._first}{self._apart()}"
         follows = 2 if failure.follows else int(failure.waits)
-        return Ending(where, failure.causes, failure.action, follows, failure.network)
+        return Ending(where, failure.causes, failure.action, follows, failure.network, fault=fault)
 
     @property
     def is_of_hosts(self) -> bool:
