@@ -547,7 +547,10 @@ def test_a_sentence_only_mentions_a_failure(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Use --shm-size=8g to avoid a bus error in the workers.\n", "We had no unhandled system error after this.\n"],
+    [
+        "Use --shm-size=8g to avoid a bus error in the workers.\n",
+        "We had no unhandled system error after this change of the driver.\n",
+    ],
 )
 def test_a_failure_that_did_not_come_is_none(text: str, tmp_path: Path) -> None:
     assert error_of(tmp_path, text).code == "not-a-log"
