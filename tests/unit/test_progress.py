@@ -112,6 +112,14 @@ EXAMPLES: Final = (
     ("RuntimeError: DataLoader worker (pid 246611) is killed by signal: Aborted.", "job-failed", "num_workers=0"),
     ("The node 'node1_1_0' has failed to send a keep-alive heartbeat to the rendezvous", "job-failed", "node1_1_0"),
     ("n:1:2 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused", "job-failed", "reach"),
+    # vllm-project/vllm#9046, NVIDIA/FasterTransformer#204, NVIDIA/deepops#1179
+    ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'invalid argument'", "job-failed", "--disable-cust"),
+    ("n:1:2 [0] NCCL WARN NET/IB : collective mismatch error local size 131072 remote 0", "job-failed", "131072"),
+    (
+        "slurmstepd: error: mpi/pmix_v3: pmixp_coll_ring_reset_if_to: n1 [0]: x.c:742: collective timeout",
+        "hang",
+        "PMIx on n1",
+    ),
     # vllm-project/vllm#4062, NVIDIA/nccl#328
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000", "job-failed", "0/41000"),
     ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
@@ -330,6 +338,7 @@ SAMPLES: Final = (
     (
         "Message truncated : received 9 bytes instead of 8",
         "Mismatched collective",
+        "NET/IB : collective mismatch error local size 131072 remote 0",
         "local size 496640 remote size 65536",
     ),
     (
@@ -404,6 +413,7 @@ SAMPLES: Final = (
         "RuntimeError: Ray does not allocate any GPUs on the driver node.",
     ),
     ("undefined symbol: ncclCommRegister",),
+    ("mpi/pmix_v3: pmixp_coll_ring_reset_if_to: n1 [0]: pmixp_coll_ring.c:742: 0x1: collective timeout seq=0",),
     ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
     ("attempt to run as root",),
     ("Duplicate GPU detected : rank 1 and rank 0", "Duplicate GPU detected : rank 0"),
@@ -462,6 +472,7 @@ SAMPLES: Final = (
         "DataLoader worker (pid 246611) is killed by signal: Aborted.",
         "DataLoader worker (pid(s) 1, 2) exited unexpectedly",
     ),
+    ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'invalid argument'",),
     ("peer access is not supported", "cudaErrorPeerAccessUnsupported", "peer mapping resources exhausted"),
     (
         "Got completion from peer with status=9",

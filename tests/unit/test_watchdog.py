@@ -1,6 +1,7 @@
 """Timeouts of torch's watchdog: which ranks wait in what, and which are behind, in the formats of torch 2.0 to 2.9."""
 
 import re
+from pathlib import Path
 
 import pytest
 from testing.logs import LOGS, read_log
@@ -114,6 +115,31 @@ def test_ranks_of_a_group_that_are_not_in_the_log_are_counted(op: str, elements:
     ]
     assert absent in said(*lines)
     assert ("of the" in said(*lines)) == bool(absent)
+
+
+def test_a_first_call_that_hangs_on_all_ranks_asks_for_the_path() -> None:
+    """vllm-project/vllm#1957."""
+    first = [timeout(rank, 1, elements=1) for rank in range(2)]
+    assert "NCCL_P2P_DISABLE=1" in said(*first)
+    assert "NCCL_P2P_DISABLE" not in said(first[0])
+    assert "NCCL_P2P_DISABLE" not in said(first[0], timeout(1, 1, "BROADCAST"))
+    assert "NCCL_P2P_DISABLE" not in said(*(timeout(rank, 7, elements=1) for rank in range(2)))
+
+
+def test_elements_that_torch_does_not_know_are_not_told() -> None:
+    """NVIDIA-NeMo/Megatron-Bridge#943."""
+    assert "elements" not in said(timeout(10, 1, "COALESCED", (1 << 64) - 1))
+
+
+def test_timeouts_below_words_that_look_like_a_table_are_read(tmp_path: Path) -> None:
+    """vllm-project/vllm#1957."""
+    path = tmp_path / "log"
+    above = "I'm using a 8 GPUs 3090, with --tensor-parallel-size 4, 4 gpus are 100% used, minutes later:\n"
+    path.write_text(f"{above}{timeout(0, 5)}\n{timeout(1, 5)}\n", encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        read_log(path)
+    assert refused.value.code == "hang"
+    assert "ranks 0, 1 in work 5" in str(refused.value)
 
 
 def test_the_watchdog_of_another_library_is_read() -> None:

@@ -402,7 +402,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
             is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
-            _read_messages(name, file, pasted, (_FAILURE, _MESSAGES) if is_sentence else (_FAILURE,))
+            _read_messages(name, file, pasted, (_WATCHDOG, _FAILURE, *([_MESSAGES] if is_sentence else [])))
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
         if reader is _FAILURE and is_recognised and error.code == "no-results":  # a failure that did not come
             raise _unknown(name, file, pasted, head) from error

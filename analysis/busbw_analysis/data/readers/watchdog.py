@@ -5,14 +5,14 @@ It has no rates, so that a log of it is refused with what it says. Sources: ``Wo
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from busbw.errors import LogError
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.failures import may_fail
+from busbw_analysis.data.readers.failures import WORDS, may_fail
 from busbw_analysis.data.readers.progress import ranks_in_words
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
@@ -42,7 +42,10 @@ _BEGUN: Final = re.compile(
     rf"{TIMEOUT}|Timeout at NCCL work|(?:detected by|failure) watchdog at work|failure detected|dump signal"
 )
 _AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
+_UNKNOWN: Final = 1 << 62
+"""Elements, for calls of which torch does not know them."""
 WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
+_LEAST_TOGETHER: Final = 2
 _MOST: Final = 8
 """Lines of torchfrtrace that are quoted."""
 _ACTION: Final = (
@@ -84,7 +87,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         in_world = _WORLD_RANK.search(text)
         ended.update(map(int, _ENDED.findall(text)))
         if (match := _WAIT.search(text)) is not None:
-            elements = "" if match["elements"] is None else f" of {int(match['elements']):,} elements"
+            count = int(match["elements"] or _UNKNOWN)
+            elements = f" of {count:,} elements" if count < _UNKNOWN else ""
             ranks = _ranks(match["op"], int(match["elements"] or 0), int(match["result"] or 0))
             wait = _Wait(0, "", int(match["work"]), f"{match['op']}{elements}", ranks=ranks)
             if in_world is None and match["rank"] is None:
@@ -118,11 +122,22 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         texts.append("ranks wait in several groups: one is late, or does not make the calls of two groups in one order")
     texts = texts or [f"{unnamed}which one is missing"]
     failed = draft.progress.failure(alone=False)
-    also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
+    also = _first_call(waits.values()) or [("Do", _ACTION)]
+    also = also if failed is None else [("Also", failed.answer), *failed.lines]
     message = f"torch's watchdog ended the job: {'; '.join(texts)}"
     error = LogError(message, also, code="hang", log=draft.source)
     error.follows = 1 if failed is None else failed.follows
     raise error
+
+
+def _first_call(waits: Collection[_Wait]) -> list[tuple[str, str]]:
+    """Why ranks that all made the first call of their group did not complete it, and what to do; [] for others."""
+    made = {(wait.group, wait.work, wait.call) for wait in waits}
+    behind = any(wait.enqueued is not None and wait.enqueued < wait.work for wait in waits)
+    if len(waits) < _LEAST_TOGETHER or len(made) > 1 or behind or next(iter(waits)).work != 1:
+        return []
+    why = f"it is the first call of the group: usually {WORDS['why_calls_hang']}, or a rank that is still loading"
+    return [("Why", why), ("Do", f"{WORDS['which_path']}; else {_ACTION}")]
 
 
 def _ranks(op: str, elements: int, result: int) -> int:
