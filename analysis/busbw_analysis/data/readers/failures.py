@@ -770,6 +770,14 @@ FAILURES: Final = (
         "--mca mtl ^ofi)",
     ),
     Failure(
+        r"\bmlx5: \S{1,99} got completion with error",
+        _CALL,
+        "a NIC ended a request with an error (mlx5)",
+        "the process at the other end is gone, or the path between the NICs lost the request",
+        _EARLIEST,
+        follows=True,
+    ),
+    Failure(
         r"BAD TERMINATION OF ONE OF YOUR",
         "",
         "a process of MPI ended with an error",
@@ -801,7 +809,7 @@ _MAY_FAIL: Final = re.compile(
     "|exit|Exit [Cc]ode|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
-    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
+    "|RETRY|wr_id|[Gg]ot completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
