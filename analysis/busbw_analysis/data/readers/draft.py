@@ -285,7 +285,8 @@ class Draft:
             raise error
         if self.error is not None and not hides:
             of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
-            message = f"the job{of} failed before its first result; its last error: {self.error}"
+            when = " before its first result" if of else ""
+            message = f"the job{of} failed{when}; its last error: {self.error}"
             raise LogError(message, seen, code="job-failed", log=self.source)
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
