@@ -54,6 +54,7 @@ def refused(text: str) -> LogError:
     ("named", "rest", "loss"),
     [
         ("", "]", LOSS),
+        ("", "]{'loss': 2.1}", ""),
         ("Epoch 0:", ", v_num=0, loss=2.31]", ""),
         ("Train epoch [1/1]:", ", pg=0.1]", ""),
         ("", "]", "step loss=2\n"),

@@ -371,7 +371,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         return _read_file(name, file, reader)
     except LogError as error:
         file.seek(0)
-        if error.code in {"job-failed", "hang"} and any(map(_has_steps, iter(lambda: file.read(HEAD_BYTES), b""))):
+        parts = (file.read(HEAD_BYTES) for _ in range(_MOST_HEAD // HEAD_BYTES))
+        if error.code in {"job-failed", "hang"} and any(map(_has_steps, parts)):
             steps = _of_training(name, file)
             if isinstance(steps, training.OfTraining):
                 raise training.FailedTraining(error, steps.steps) from error

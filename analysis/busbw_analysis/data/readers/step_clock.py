@@ -96,12 +96,13 @@ class StepClock:
 
     def take(self, line: int, text: str, raw: str) -> None:
         """Note what a line says: its ``text`` is without prefixes, which ``raw`` has."""
-        if bars := [*_BAR.finditer(text)]:
-            for bar in bars:
-                self._bar(line, bar)
-        elif _TRAINING.search(text) is not None and _EVALUATES.search(text) is None:
+        bars = [*_BAR.finditer(text)] if "%|" in text else []
+        for bar in bars:
+            self._bar(line, bar)
+        if _TRAINING.search(text) is not None and _EVALUATES.search(text) is None:
             self._has_loss = True
-            self._stamp(line, text, raw)
+            if not bars:
+                self._stamp(line, text, raw)
 
     def _bar(self, line: int, bar: re.Match[str]) -> None:
         key = (re.sub(r"\d+", "#", bar["of"].strip()), bar["total"])
