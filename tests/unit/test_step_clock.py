@@ -79,6 +79,19 @@ def test_epochs_of_a_bar_go_on() -> None:
     assert times.typical == pytest.approx(2.8, rel=0.05)
 
 
+def test_two_runs_in_a_text_are_told_apart() -> None:
+    slow, fast = (
+        "\n".join(bar(step, seconds * step, "", ", loss=2.1]") for step in range(1, 60)) for seconds in (5.6, 2.8)
+    )
+    times = step_times(of(f"without NVLink\n{slow}\nwith NVLink\n{fast}\n"))
+    assert times.restarts == 1
+    assert [value for _, value in times.runs] == pytest.approx([5.6, 2.8], rel=0.05)
+    assert "runs-differ" in {finding.code for finding in findings(times)}
+    again = step_times(of(f"{fast}\n{fast}\n"))
+    assert again.restarts == 1
+    assert "runs-differ" not in {finding.code for finding in findings(again)}
+
+
 @pytest.mark.parametrize(
     "named",
     [

@@ -69,6 +69,7 @@ class StepTimes:
     every: steps that a line is the mean of
     warm_up: lines left out, at the start and behind each restart
     restarts: how often the number of the step went back
+    runs: number of lines and median value of each start of the program with enough steps
     count: lines that are counted
     typical, low, high: median, 5 % and 95 % quantile of the values
     slow: lines of slow steps
@@ -88,6 +89,7 @@ class StepTimes:
     every: int
     warm_up: int
     restarts: int
+    runs: tuple[tuple[int, float], ...]
     count: int
     typical: float
     low: float
@@ -143,6 +145,7 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
         every=_every(steps),
         warm_up=len(log.steps) - len(steps),
         restarts=len(segments) - 1,
+        runs=tuple((len(run), median(step.value for step in run)) for run in steady if len(run) >= _LEAST),
         count=len(steps),
         typical=float(np.median(values)),
         low=float(low),
@@ -274,6 +277,13 @@ def findings(times: StepTimes) -> Iterator[Finding]:
     if times.restarts:
         claim = f"the number of the step went back {counted(times.restarts, 'time')}: the program was restarted"
         yield Finding("note", "restarted", (claim,))
+        typical = [value for _, value in times.runs]
+        if typical and max(typical) > _SLOW * min(typical):
+            each = listed(
+                [f"{_value(value, times.unit)} ({counted(count, 'line')})" for count, value in times.runs[:5]]
+            )
+            claim = f"the runs differ, so that their common median says little: {each}"
+            yield Finding("caution", "runs-differ", (claim, "Compare what was changed between them"))
     if times.every > 1:
         claim = f"every line is about {times.every} steps, so a single slow step shows as a part of its size"
         yield Finding("note", "means", (claim,))

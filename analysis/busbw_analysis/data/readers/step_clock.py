@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import pairwise
+from statistics import median
 from typing import Final, NamedTuple
 
 from busbw_analysis.data.readers.lines import number
@@ -53,6 +54,7 @@ _NUMBERED: Final = tuple(
     )
 )
 """The number of a step; of its epoch, in the epoch, and how many an epoch has."""
+_EPOCH: Final = re.compile(r"(?i)epoch\D{1,3}(\d{1,6})")
 _WORDS: Final = (b"it/s", b"s/it", b"oss", b"SamplesPerSec", b"grad_norm", b"poch")
 _LEAST: Final = 3
 """Steps that are enough."""
@@ -70,12 +72,14 @@ class Tick(NamedTuple):
     step: its number
     at: seconds on a clock
     taken: seconds of a step by the program's own average; None: not printed
+    epoch: its number as text; "": not printed
     """
 
     line: int
     step: int
     at: float
     taken: float | None = None
+    epoch: str = ""
 
 
 class Interval(NamedTuple):
@@ -116,16 +120,16 @@ class StepClock:
         rate = number(bar["rate"] or "")
         taken = rate if not rate or bar["unit"] == "s/it" else 1 / rate
         at = 3600 * int(bar["hours"] or 0) + 60 * int(bar["minutes"]) + int(bar["seconds"])
-        self._bars.setdefault(key, []).append(Tick(line, int(bar["step"]), at, taken))
+        self._bars.setdefault(key, []).append(Tick(line, int(bar["step"]), at, taken, _epoch(bar["of"])))
 
     def _stamp(self, line: int, text: str, raw: str) -> None:
         at, resolution = _seconds(raw)
         since = _SINCE.search(raw) if at is None else None
-        if since is not None:
+        if since is not None and float(since[2]):
             self._since.append(Interval(line, int(since[1]), float(since[2])))
         for place, pattern in enumerate(_NUMBERED):
             if at is not None and (match := pattern.search(text)) is not None:
-                self._stamps.setdefault(place, []).append(Tick(line, step_of(match), at))
+                self._stamps.setdefault(place, []).append(Tick(line, step_of(match), at, epoch=_epoch(text)))
                 self._resolution = max(self._resolution, resolution)
                 break
 
@@ -166,6 +170,10 @@ def seen(text: bytes) -> bool:
     return clock.seen
 
 
+def _epoch(text: str) -> str:
+    return "" if (match := _EPOCH.search(text)) is None else match[1]
+
+
 def _seconds(text: str) -> tuple[float | None, float]:
     """Seconds on the clock of a line, and its resolution."""
     stamp, elapsed = _STAMP.search(text), _ELAPSED.search(text)
@@ -191,16 +199,14 @@ def _intervals(ticks: Sequence[Tick], resolution: float) -> list[Interval]:
     if len(back) > max(1, _MOST_BACKWARD * len(ticks)) and any(after.step > 1 for _, after in back):
         return []
     found: list[Interval] = []
-    start, before, first = ticks[0] if ticks else None, 0, 0
-    for tick in ticks:
-        if start is not None and (tick.step < start.step or tick.at < start.at):
-            first += before  # the next epoch
+    first, start = 0, ticks[0] if ticks else None
+    for before, tick in pairwise(ticks):
+        if start is None or tick.step < start.step or tick.at < start.at:
+            first = first + before.step if tick.epoch != before.epoch else 0  # or the program was restarted
             start = tick
-        elif start is not None and tick.step > start.step and tick.at - start.at >= _RESOLVED * resolution:
-            seconds = (tick.at - start.at) / (tick.step - start.step)
-            found.append(Interval(tick.line, first + tick.step, seconds))
+        elif tick.step > start.step and tick.at - start.at >= _RESOLVED * resolution:
+            found.append(Interval(tick.line, first + tick.step, (tick.at - start.at) / (tick.step - start.step)))
             start = tick
-        before = tick.step
     return found
 
 
@@ -209,6 +215,7 @@ def _averages(ticks: Sequence[Tick]) -> list[Interval]:
     found = [Interval(tick.line, tick.step, tick.taken) for tick in ticks if tick.taken]
     if len(found) < _LEAST or any(after.step <= before.step for before, after in pairwise(found)):
         return []
-    steps, mean = ticks[-1].step - ticks[0].step, sorted(found, key=lambda each: each.seconds)[len(found) // 2].seconds
+    mean = median(each.seconds for each in found)
+    steps = max(1, ticks[-1].step - ticks[0].step)
     by_clock = (ticks[-1].at - ticks[0].at) / steps
     return found if abs(mean - by_clock) <= 1 / steps + _CLOSE * by_clock else []
