@@ -29,9 +29,9 @@ from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.lines import clean
 from busbw_analysis.data.readers.log import ForeignLog
-from busbw_analysis.data.readers.logs import OfTraining, read_file, recognise
+from busbw_analysis.data.readers.logs import read_file, recognise
 from busbw_analysis.data.readers.paste import as_line
-from busbw_analysis.data.readers.training import TrainingLog
+from busbw_analysis.data.readers.training import OfTraining, TrainingLog
 
 MOST_SECONDS: Final = 20.0
 """Of the processor; a second of work on a virtual machine without rivals was seen to take 20 beside them."""

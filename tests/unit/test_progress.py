@@ -190,6 +190,7 @@ EXAMPLES: Final = (
     ),
     ("UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout.", "job-failed", "task:3"),
     ("The actor is dead because its worker process has died.", "job-failed", "ray/session_latest"),
+    ("(LLMRayActor pid=90738) mlx5: host_unknown: got completion with error:", "job-failed", "earliest time"),
     ("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "job-failed", "printed above"),
     ("=   EXIT CODE: 9", "job-failed", "dmesg"),
     ("=   EXIT CODE: 139", "job-failed", "segmentation"),
@@ -651,6 +652,7 @@ SAMPLES: Final = (
         "Fatal error in PMPI_Init_thread: ",
         "Fatal error in internal_Isend",
     ),
+    ("mlx5: host_unknown: got completion with error:",),
     ("BAD TERMINATION OF ONE OF YOUR",),
     (
         "Root Cause (first observed failure)",
@@ -999,6 +1001,7 @@ STEPS: Final = "".join(f"step: {step}, loss: 2.1, time: 250.0 ms\n" for step in 
         ("jax.distributed: Task 3 heartbeat timeout is 100 s (heartbeat_timeout_seconds=100)\n", "training-log"),
         ("Task launch for the new model failed on node types that lack GPUs\n", "training-log"),
         ("test_device_acquire Device acquire failed path ok\n", "training-log"),
+        ("mlx5: dev0 got completion without an error; flow steering is on\n", "training-log"),
         ("xla flags: stopped sending heartbeats\n", "training-log"),
         ("Tip: if you see 'The actor is dead' increase memory\n", "training-log"),
         (f"{STEPS}The actor died unexpectedly before finishing this task; restarting it\n", "training-log"),

@@ -10,7 +10,7 @@ from busbw.errors import LogError
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
-from busbw_analysis.data.readers.logs import OfTraining
+from busbw_analysis.data.readers.training import OfTraining
 from busbw_analysis.data.sources import find
 
 OSU: Final = "# OSU MPI Bandwidth Test v7.5\n# Size      Bandwidth (MB/s)\n{0}                  {1}\n"

@@ -10,7 +10,8 @@ from testing.logs import LOGS
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.log import Aggregate
-from busbw_analysis.data.readers.logs import OfTraining, read_file, read_steps
+from busbw_analysis.data.readers.logs import read_file, read_steps
+from busbw_analysis.data.readers.training import OfTraining
 
 NUMBERS: Final = ("op", "size_bytes", "source", "target", "time_seconds", "rate", "algbw", "busbw", "in_place")
 

@@ -20,8 +20,8 @@ from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw_analysis.cli.training import training
 from busbw_analysis.data.rank_statistics import theil_sen
-from busbw_analysis.data.readers.logs import OfTraining, read_steps
-from busbw_analysis.data.readers.training import TrainingLog
+from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.readers.training import FailedTraining, OfTraining, TrainingLog
 from busbw_analysis.training.log import StepTimes, findings, step_times
 
 
@@ -212,7 +212,8 @@ def every(error: type[LogError]) -> Iterator[type[LogError]]:
 
 def test_an_error_of_a_log_is_the_same_in_another_process() -> None:
     steps = logged([megatron(step, 5.0) for step in range(9)])
-    of = {LogError: LogError("said", [("Why", "so")], code="hang", log="x.log"), OfTraining: OfTraining(steps)}
+    hang = LogError("said", [("Why", "so")], code="hang", log="x.log")
+    of = {LogError: hang, OfTraining: OfTraining(steps), FailedTraining: FailedTraining(hang, steps)}
     assert {*every(LogError)} == of.keys()
     for error in of.values():
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes

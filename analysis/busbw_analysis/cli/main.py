@@ -16,10 +16,10 @@ from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
 from busbw_analysis.cli import options
-from busbw_analysis.cli.steps import print_steps
+from busbw_analysis.cli.steps import print_steps, with_steps
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
-from busbw_analysis.data.readers.logs import OfTraining
+from busbw_analysis.data.readers.training import FailedTraining, OfTraining
 from busbw_analysis.data.sources import find, steps_in
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
@@ -64,6 +64,8 @@ def show(
         else:
             _print_trained(runs, facts.gpu)
         return
+    except FailedTraining as found:
+        raise with_steps(found, facts.gpu) from found
     except LogError as found:
         if found.code not in {"healthy", "messages"}:
             raise

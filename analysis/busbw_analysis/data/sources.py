@@ -22,8 +22,8 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
 from busbw_analysis.data.readers import flight, json_text
-from busbw_analysis.data.readers.logs import Kind, OfTraining, kind_of, read_file, read_steps, reader_named
-from busbw_analysis.data.readers.training import TrainingLog
+from busbw_analysis.data.readers.logs import Kind, kind_of, read_file, read_steps, reader_named
+from busbw_analysis.data.readers.training import OfTraining, TrainingLog
 
 _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})

@@ -29,13 +29,20 @@ _UNTIMED: Final = 0.5
 _SLOW: Final = 1.2
 _MADS: Final = 6 * 1.4826
 """A step is slow if its cost is above 1.2 times the median, and above it by 6 standard deviations of the others."""
+_WAITS: Final = 0.1
+"""Share of the time of all steps from which on waiting for data is worth a word."""
+_LEAST_FOR_SCATTER, _WIDE = 5, 5.0
+"""Steps without a usual time: of so many, 95 % take up to so many times as long as 5 %."""
+_LATE_DATA: Final = 0.8
+_THEY_WAIT: Final = "They wait for their data"
 _LEAST_HITS: Final = 3
 _REGULAR: Final = 0.8
 """Share of the slow steps that a period must have, and share of its multiples that must be slow."""
 _LEAST_DRIFT: Final = 0.02
 _MOST_FOR_DRIFT: Final = 2000
 """Steps of which all pairs are compared; of more, some at equal distances: a hundred thousand took 240 GB."""
-_LEAST_FOR_DRIFT: Final = 20
+_LEAST_FOR_DRIFT, _FEW_FOR_DRIFT, _DRIFT_OF_FEW = 8, 20, 0.1
+"""Steps of which a drift is known; of fewer than the second number, a drift of at least this share."""
 _LOW_SHARE: Final = 0.3
 """Utilisation below which dense models on GPUs are worth a look: published runs have 0.35 to 0.55."""
 
@@ -62,6 +69,7 @@ class StepTimes:
     every: steps that a line is the mean of
     warm_up: lines left out, at the start and behind each restart
     restarts: how often the number of the step went back
+    runs: number of lines and median value of each start of the program with enough steps
     count: lines that are counted
     typical, low, high: median, 5 % and 95 % quantile of the values
     slow: lines of slow steps
@@ -72,6 +80,8 @@ class StepTimes:
     utilised: share of ``peak``
     peak: FLOP/s, and what it is of
     timed_out: whether torch's watchdog of NCCL ended the job
+    by_clock: as in ``TrainingLog``
+    data_share: share of the time in which steps waited for data; None: not printed
     """
 
     program: str
@@ -79,6 +89,7 @@ class StepTimes:
     every: int
     warm_up: int
     restarts: int
+    runs: tuple[tuple[int, float], ...]
     count: int
     typical: float
     low: float
@@ -92,6 +103,8 @@ class StepTimes:
     utilised: float | None
     peak: tuple[float, str] | None
     timed_out: bool
+    by_clock: bool
+    data_share: float | None
 
 
 def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16") -> StepTimes:
@@ -104,8 +117,9 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
     cost = {id(step): step.value if log.unit == "s" else 1 / step.value for step in log.steps}
     usual = median(cost.values())
     gap = _every(log.steps)
+    early = gap if log.by_clock else _EARLY * gap  # the clock starts when a step is done
     steady = [
-        segment[_warm_up([cost[id(step)] for step in segment], usual, goes_on=segment[0].step > _EARLY * gap) :]
+        segment[_warm_up([cost[id(step)] for step in segment], usual, goes_on=segment[0].step > early) :]
         for segment in segments
     ]
     steps = [step for segment in steady for step in segment]
@@ -131,6 +145,7 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
         every=_every(steps),
         warm_up=len(log.steps) - len(steps),
         restarts=len(segments) - 1,
+        runs=tuple((len(run), median(step.value for step in run)) for run in steady if len(run) >= _LEAST),
         count=len(steps),
         typical=float(np.median(values)),
         low=float(low),
@@ -144,7 +159,14 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
         utilised=stated if by_peak is None else by_peak,
         peak=peak,
         timed_out=log.timed_out,
+        by_clock=log.by_clock,
+        data_share=_data_share(steps) if log.unit == "s" else None,
     )
+
+
+def _data_share(steps: Sequence[StepLine]) -> float | None:
+    waits = [(step.data, step.value) for step in steps if step.data is not None and step.data <= step.value]
+    return sum(waited for waited, _ in waits) / sum(value for _, value in waits) if len(waits) == len(steps) else None
 
 
 def _every(steps: Sequence[StepLine]) -> int:
@@ -201,6 +223,8 @@ def _drift(steps: Sequence[int], costs: np.ndarray, limit: float) -> Drift | Non
     if not span:
         return None
     share, low, high = (math.expm1(slope * span) for slope in theil_sen(numbers, np.log(costs)))
+    if usual.sum() < _FEW_FOR_DRIFT and abs(share) < _DRIFT_OF_FEW:
+        return None
     return Drift(share, low, high)
 
 
@@ -215,8 +239,8 @@ def _peak(log: TrainingLog, gpu: Gpu | None, dtype: str) -> tuple[float, str] | 
     return None if log.peak is None else (log.peak, "as the program states it")
 
 
-def headline(times: StepTimes) -> str:
-    """The answer in one sentence."""
+def headline(times: StepTimes, *, past: bool = False) -> str:
+    """The answer in one sentence; ``past``: as the end of one about a job that is over."""
     rate = "" if times.flops is None else f"; {times.flops / 1e12:.4g} TFLOP/s a GPU"
     if times.utilised is not None and times.peak is not None:
         rate += f" are {times.utilised:.1%} of {times.peak[0] / 1e12:.4g} TFLOP/s ({times.peak[1]})"
@@ -224,7 +248,8 @@ def headline(times: StepTimes) -> str:
         rate += f"; the program states {times.utilised:.1%} of its peak"
     elif times.flops is not None:
         rate += "; --gpu gives their share of its peak"
-    does = f"A step of {times.program} takes" if times.unit == "s" else f"{times.program} trains"
+    takes, trains = ("a step of {} took", "{} trained") if past else ("A step of {} takes", "{} trains")
+    does = (takes if times.unit == "s" else trains).format(times.program)
     return f"{does} {_value(times.typical, times.unit)} in the median of {counted(times.count, 'line')}{rate}"
 
 
@@ -237,19 +262,7 @@ def findings(times: StepTimes) -> Iterator[Finding]:
     if times.timed_out:
         claim = "torch's watchdog of NCCL ended the job; busbw show names the ranks in the same log"
         yield Finding("bad", "timeout", (claim,))
-    lost = f"cost an extra {times.slow_share:.1%} of all time"
-    if times.slow and times.period is not None:
-        claim = f"one step in {times.period} is slow: {len(times.slow)} slow steps {lost}"
-        why = (
-            "Something that is done so often is the cause: a checkpoint, an evaluation, a log, garbage collection. "
-            "Compare the period with the intervals in the program's options"
-        )
-        yield Finding("caution", "periodic-slow-steps", (claim, why))
-    elif times.slow:
-        first = listed([str(step.step) for step in times.slow[:5]])
-        claim = f"slow steps without a period {lost}: {len(times.slow)} of {times.count}, first {first}"
-        why = "Look for late data, a rank that is late and errors of links at these times"
-        yield Finding("caution", "slow-steps", (claim, why))
+    yield from _slow(times)
     drift = times.drift
     if drift is not None and drift.seen:
         way = "slower" if drift.share > 0 else "faster"
@@ -258,9 +271,19 @@ def findings(times: StepTimes) -> Iterator[Finding]:
         )
         why = "Usual causes: clocks and temperatures of GPUs, memory that grows, longer sequences"
         yield Finding("caution" if drift.share > 0 else "note", "drift", (claim, why))
+    if times.by_clock:
+        claim = "these are the times between lines of the log, with all that the program did there"
+        yield Finding("note", "by-clock", (claim,))
     if times.restarts:
         claim = f"the number of the step went back {counted(times.restarts, 'time')}: the program was restarted"
         yield Finding("note", "restarted", (claim,))
+        typical = [value for _, value in times.runs]
+        if typical and max(typical) > _SLOW * min(typical):
+            each = listed(
+                [f"{_value(value, times.unit)} ({counted(count, 'line')})" for count, value in times.runs[:5]]
+            )
+            claim = f"the runs differ, so that their common median says little: {each}"
+            yield Finding("caution", "runs-differ", (claim, "Compare what was changed between them"))
     if times.every > 1:
         claim = f"every line is about {times.every} steps, so a single slow step shows as a part of its size"
         yield Finding("note", "means", (claim,))
@@ -268,6 +291,33 @@ def findings(times: StepTimes) -> Iterator[Finding]:
         claim = f"{times.utilised:.1%} of the peak is little for a dense model: published runs have 35 to 55 %"
         why = "busbw training plan says what a step of a model should take on a network, and what limits it"
         yield Finding("caution", "low-utilisation", (claim, why))
+
+
+def _slow(times: StepTimes) -> Iterator[Finding]:
+    """What is unusual about single steps."""
+    waits = [step.data for step in times.slow if step.data is not None]
+    late = times.unit == "s" and sum(waits) >= _LATE_DATA * sum(step.value for step in times.slow)
+    lost = f"cost an extra {times.slow_share:.1%} of all time"
+    if times.slow and times.period is not None:
+        claim = f"one step in {times.period} is slow: {len(times.slow)} slow steps {lost}"
+        why = (
+            "Something that is done so often is the cause: a checkpoint, an evaluation, a log, garbage collection. "
+            "Compare the period with the intervals in the program's options"
+        )
+        yield Finding("caution", "periodic-slow-steps", (claim, _THEY_WAIT if late else why))
+    elif times.slow:
+        first = listed([str(step.step) for step in times.slow[:5]])
+        claim = f"slow steps without a period {lost}: {len(times.slow)} of {times.count}, first {first}"
+        why = "Look for late data, a rank that is late and errors of links at these times"
+        yield Finding("caution", "slow-steps", (claim, _THEY_WAIT if late else why))
+    if not times.slow and times.unit == "s" and times.count >= _LEAST_FOR_SCATTER and times.high > _WIDE * times.low:
+        claim = f"steps have no usual time: {_value(times.low, 's')} to {_value(times.high, 's')} (5 % to 95 %)"
+        why = "Look for late data, shared GPUs or storage; sequences of unequal length do it, too"
+        yield Finding("caution", "scatter", (claim, why))
+    if times.data_share is not None and times.data_share >= _WAITS:
+        claim = f"steps wait for data in {times.data_share:.1%} of their time"
+        why = "More or faster workers of the data loader, or faster storage, shorten them; the network does not"
+        yield Finding("caution", "data-wait", (claim, why))
 
 
 def facts_table(times: StepTimes) -> Table:

@@ -339,7 +339,8 @@ class Draft:
         if self.error is None:
             return None
         of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
-        message = f"the job{of} failed before its first result; its last error: {self.error}"
+        when = " before its first result" if of else ""
+        message = f"the job{of} failed{when}; its last error: {self.error}"
         fault = self._fault()
         do = [] if fault is None else [("Why", f"perhaps {fault[0]}"), ("Do", fault[1])]
         return LogError(message, [*do, *seen], code="job-failed", log=self.source)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import SEEK_END, BytesIO
-from typing import IO, Final, Literal, Protocol, Self
+from typing import IO, Final, Literal, Protocol
 
 import msgspec
 
@@ -288,7 +288,7 @@ _UNREAD: Final = (
     ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
     (
         "a training program",
-        rb"\d(?:it/s|s/it)\b|train_speed\(iter|'train_runtime'|\btrain_\w+_per_second +=|\bstep_avg:|_microstep: \d",
+        rb"\d(?:it/s|s/it)\b|train_speed\(|'train_runtime|train_\w+_per_second +=|step_avg:|_microstep: |/sec: \S+ \+/",
         "these are averages or parts of steps; print the time of each step, such as step: 1, loss: 2.1, time: 250.0 ms",
     ),
 )
@@ -352,26 +352,11 @@ def kind_of(file: IO[bytes]) -> Kind | None:
     return "failure" if reader is _FAILURE else "hang" if reader in {_WATCHDOG, _MESSAGES} else "results"
 
 
-class OfTraining(LogError):
-    """A log whose only results are the steps of a training program: ``steps``."""
-
-    code = "training-log"
-
-    def __init__(self, steps: training.TrainingLog) -> None:
-        does = "busbw training log or show reads it alone, training plan --from uses it"
-        super().__init__(f"{steps.source}: a log of a training program; {does}")
-        self.steps = steps
-
-    def __reduce__(self) -> tuple[type[Self], tuple[training.TrainingLog]]:
-        """For other processes: an exception is otherwise made again from its message."""
-        return type(self), (self.steps,)
-
-
 def _of_training(name: str, file: IO[bytes]) -> LogError:
     """The error with the steps in a log, or why there are none."""
     file.seek(0)
     try:
-        return OfTraining(read_steps(name, file))
+        return training.OfTraining(read_steps(name, file))
     except LogError as error:
         return error
 
@@ -379,17 +364,31 @@ def _of_training(name: str, file: IO[bytes]) -> LogError:
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
     """Read the log of another tool from a seekable file, with the given or the recognised ``reader``.
 
-    Raises LogError, with a code of docs/logs.md, if it has no usable result.
+    Raises LogError, with a code of docs/logs.md, if it has no usable result; FailedTraining for a job that failed below
+    steps of training.
     """
+    try:
+        return _read_file(name, file, reader)
+    except LogError as error:
+        file.seek(0)
+        parts = (file.read(HEAD_BYTES) for _ in range(_MOST_HEAD // HEAD_BYTES))
+        if error.code in {"job-failed", "hang"} and any(map(_has_steps, parts)):
+            steps = _of_training(name, file)
+            if isinstance(steps, training.OfTraining):
+                raise training.FailedTraining(error, steps.steps) from error
+        raise
+
+
+def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
     file, head = _unwrapped(name, file)
     pasted = paste.recognised(_texts(head), _is_log)
     is_recognised = reader is None
     reader, pasted = (reader, pasted) if reader else _with_spaces(recognise(_unpasted(pasted, head)), pasted, head)
-    reader, head = _further(file, reader, pasted, head)
-    has_steps = _has_steps(head)
-    steps_after = training.SIGN.search(failures.after_the_last(head)) is not None
-    goes_on = reader is _FAILURE and (steps_after or failures.is_only_ended(head))
-    if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
+    reader, head, has_steps, goes_on = _further(file, reader, pasted, head)
+    no_failure = goes_on if reader is _FAILURE else reader in {None, _MESSAGES, *_NETWORK, _STALLED}
+    if has_steps and is_recognised and no_failure:
+        if _ends_in_an_exception(file):
+            _read_exception(name, file, pasted)
         raise _of_training(name, file)
     unread = _unread(name, head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head)
     if reader in {None, _HARDWARE, _MESSAGES} and unread is not None:
@@ -420,17 +419,53 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         raise
 
 
-def _further(file: IO[bytes], reader: Reader | None, pasted: paste.Paste, head: bytes) -> tuple[Reader | None, bytes]:
-    """The reader of a log by what follows a beginning without results, and the part that was searched last."""
-    seen = len(head)
-    while reader in _BEFORE_STEPS and seen < _MOST_HEAD and (reader is not None or not _has_steps(head)):
+def _ends_in_an_exception(file: IO[bytes]) -> bool:
+    """Whether a traceback of Python, but of an error that is ignored, is below the last step of a training program."""
+    file.seek(max(0, file.seek(0, SEEK_END) - HEAD_BYTES))
+    before, traced, after = file.read().rpartition(progress.TRACEBACK.encode())
+    return bool(traced) and not _has_steps(after) and _IGNORED.search(before[-500:]) is None
+
+
+_IGNORED: Final = re.compile(rb"(?:[Ii]gnored in|Logging error|excepthook|atexit)[^\n]*\n?[^\n]*$")
+
+
+def _read_exception(name: str, file: IO[bytes], pasted: paste.Paste) -> None:
+    """Raises LogError with the exception that ended a program, if its traceback is at the end of the log."""
+    try:
+        _read(name, file, _START, pasted)
+    except LogError as error:
+        if error.code == "job-failed":
+            raise
+
+
+def _further(
+    file: IO[bytes], reader: Reader | None, pasted: paste.Paste, head: bytes
+) -> tuple[Reader | None, bytes, bool, bool]:
+    """The reader of a log by what follows a beginning without results, the part that was searched last, whether any
+    part has steps, and whether a job goes on there.
+    """
+    seen, has_steps, goes_on = len(head), _has_steps(head), _goes_on(head, before=True)
+    while reader in _BEFORE_STEPS and seen < _MOST_HEAD and (reader is not None or not has_steps):
         if not (more := file.read(HEAD_BYTES)):
             break
         seen += len(more)
         head = head[-4096:].partition(b"\n")[2] + more  # the rest of a line may look like headings
+        has_steps, goes_on = has_steps or _has_steps(head), _goes_on(head, before=goes_on)
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
-    return reader, head
+    if has_steps and reader in _BEFORE_STEPS and (left := file.seek(0, SEEK_END) - seen) > 0:
+        file.seek(-min(left, HEAD_BYTES), SEEK_END)
+        goes_on = _goes_on(end := file.read(HEAD_BYTES), before=goes_on)
+        found = recognise(_unpasted(pasted, end))
+        reader = found if found is _WATCHDOG or (found is _FAILURE and not goes_on) else reader
+    return reader, head, has_steps, goes_on
+
+
+def _goes_on(part: bytes, *, before: bool) -> bool:
+    """Whether a job goes on at the end of a part of its log, as ``before`` it, or all that ended it is somebody."""
+    if failures.SIGN.search(part) is None:
+        return before or _has_steps(part)
+    return failures.is_only_ended(part) or _has_steps(failures.after_the_last(part))
 
 
 def _has_steps(head: bytes) -> bool:

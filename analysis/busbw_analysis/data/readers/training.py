@@ -5,16 +5,21 @@ pytorch/torchtitan; the progress printer and ``TimingCallback`` of NVIDIA/NeMo; 
 deepspeedai/DeepSpeed; ``metric_logger.py`` of AI-Hypercomputer/maxtext, which called TFLOP/s of
 a device TFLOP/s in 2023, and of MaxDiffusion; ``train.py`` of karpathy/nanoGPT, ``train_gpt2.cu`` of karpathy/llm.c and
 ``train_gpt2.py`` of karpathy/build-nanogpt; ``train_batch`` in ``pipe/engine.py`` of DeepSpeed, which GPT-NeoX uses;
-``learning.py`` of TensorFlow's slim. DeepSpeed's average since the start is not read: no step can be seen in it.
+``learning.py`` of TensorFlow's slim; ``imagenet/main.py`` of pytorch/examples; ``MetricLogger`` in ``references`` of
+pytorch/vision and of facebookresearch/maskrcnn-benchmark; ``TextLoggerHook`` of open-mmlab/mmcv; ``LocalLogger`` of
+verl-project/verl; ``CommonMetricPrinter`` of facebookresearch/detectron2. DeepSpeed's average since the start is not
+read: no step can be seen in it.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
+from busbw.errors import LogError
+from busbw_analysis.data.readers import step_clock
 from busbw_analysis.data.readers.lines import clean, number
 from busbw_analysis.data.readers.watchdog import TIMEOUT
 
@@ -23,7 +28,7 @@ Unit = Literal["s", "tokens/s", "samples/s"]
 
 _REAL: Final = r"([\d.,]+(?:e[+-]?\d+)?)"
 _STEP: Final = r"(?i:\b(?:step|iter|iteration)\b)[:= ]{1,3}(\d+)"
-_STEP_TIME: Final = r"(?i:\b(?:step|iter)[ _]time\b)[:= ]{1,3}"
+_STEP_TIME: Final = r"(?i:\b(?:step|iter)[ _-]time\b)[:= ]{1,3}"
 _TIME: Final = r"(?i:(?<!data )\b(?:time|dt)\b)[:= ]{1,3}"
 """What other programs print of a step: ``step: 12, loss: 2.1, time: 345.6 ms``. The time of a part may precede it."""
 _FIRST: Final = re.compile(r"^\s*([Ss]teps?|[Ii]ter(?:ation)?):")
@@ -40,8 +45,14 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("build-nanogpt", r"\bstep +(\d+) *\|", rf"\bdt: *{_REAL}ms", "s", 1e-3),
     ("DeepSpeed-pipeline", r"\bsteps[:=] *(\d+)\b", rf"\biter time \(s\): *{_REAL}", "s", 1.0),
     ("TensorFlow", r"\bglobal step *(\d+):", rf"\({_REAL} sec/step\)", "s", 1.0),
+    ("verl", r"\bstep:(\d+) - ", rf"\btiming_s/step:{_REAL}", "s", 1.0),
+    ("PyTorch-ImageNet", step_clock.IN_EPOCH, rf"\bTime +{_REAL} \(.*\bData +[\d.]+ \(", "s", 1.0),
+    ("mmcv", step_clock.IN_EPOCH, rf"\btime: *{_REAL}[ ,(].*\bdata_time: *\d", "s", 1.0),
+    ("torchvision", step_clock.IN_EPOCH, rf"\btime: *{_REAL}[ ,(].*\bdata: *\d", "s", 1.0),
+    ("detectron2", r"\biter: *(\d+)", rf"\btime: *{_REAL}[ ,(].*\bdata_time: *\d", "s", 1.0),
+    ("maskrcnn-benchmark", r"\biter: *(\d+)", rf"\btime: *{_REAL}[ ,(].*\bdata: *\d", "s", 1.0),
     ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?ms\b", "s", 1e-3),
-    ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?s\b", "s", 1.0),
+    ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?s(?:ec)?\b", "s", 1.0),
     ("script", _STEP, rf"{_TIME}{_REAL} ?ms\b", "s", 1e-3),
     ("script", _STEP, rf"{_TIME}{_REAL} ?s\b", "s", 1.0),
 )
@@ -60,7 +71,8 @@ _FLOPS: Final = re.compile(
 _UTILISED: Final = re.compile(rf"\bmfu:? *{_REAL} *%|\b{_REAL}% (?:\w+ )?MFU")
 _PEAK: Final = re.compile(rf"Peak FLOPS used for computing MFU: *{_REAL}")
 _TOKENS: Final = re.compile(rf"(?:\b[tw]ps|Tokens/s/device): *{_REAL}")
-_LIKELY: Final = re.compile(r"iter|step|PerSec", re.IGNORECASE)
+_DATA: Final = re.compile(r"(?i:\bdata)(?:[ _](?:time|load))?'?:? *'?([\d.]+)( ?ms\b)?")
+_LIKELY: Final = re.compile(r"iter|step|PerSec|epoch", re.IGNORECASE)
 _BATCH: Final = re.compile(r"\bglobal batch size: *(\d+)")
 _STATED: Final[dict[str, tuple[str, ...]]] = {
     "layers": ("num_layers", "n_layers"),
@@ -128,13 +140,26 @@ _ABSENT: Final = frozenset({"None", "null", "none"})
 _MESH: Final = re.compile(r"device mesh with (?:parallelism: )?(.+)")
 _OF_MESH: Final = re.compile(r"(\w+)=(\d+)")
 _NAME, _DEGREE = re.compile(r"'(\w+)'"), re.compile(r"\b(\d+)\b")
-SIGN: Final = re.compile(
+_PRINTED: Final = re.compile(
     rb"elapsed time per iteration \(m?s\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
     rb"|\bstep: *\d+ .*\b[tw]ps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
     rb"|\bstep +\d+ *\|.*\bdt: *[\d.]+ms|\bsteps: *\d+ .*\biter time \(s\): *\d|global step *\d+: .*sec/step\)"
+    rb"|\bstep:\d+ - .*\btiming_s/step:|\bTime +[\d.]+ \(.*\bData +[\d.]+ \("
+    rb"|\btime: *[\d.]+[ ,(].*\bdata(?:_time)?: *\d"
     rb"|(?i:\b(?:step|iter|iteration)[:= ]{1,3}\d+\b[^\n]{1,199}\bloss\b[^\n]{1,199}"
     rb"\b(?:step[ _]time|iter[ _]time|time|dt)[:= ]{1,3}[\d.]+ ?m?s\b)"
 )
+
+
+class _Sign:
+    """Finds a line about a step, or steps by their clock."""
+
+    def search(self, text: bytes) -> object | None:
+        """What is found; None if it is not there."""
+        return _PRINTED.search(text) or step_clock.seen(text) or None
+
+
+SIGN: Final = _Sign()
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +172,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     utilised: share of the peak as the program states it, 0 to 1
     tokens: tokens per second of a GPU
     batch: sequences of the step
+    data: seconds in which the step waited for its data
     """
 
     line: int
@@ -156,6 +182,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     utilised: float | None = None
     tokens: float | None = None
     batch: int | None = None
+    data: float | None = None
 
 
 class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +194,7 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     steps: in the order of the log; of lines of several ranks about a step, the slowest
     peak: FLOP/s that the program divides by for its utilisation
     timed_out: whether torch's watchdog of NCCL ended the job
+    by_clock: whether the program prints no time of a step, so that it is that between lines
     stated: what it printed of the model and its layout before the first step, by key of ``_STATED``
     mesh: degrees of torchtitan's mesh, by its names
     """
@@ -177,8 +205,36 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepLine, ...]
     peak: float | None = None
     timed_out: bool = False
+    by_clock: bool = False
     stated: dict[str, str] = msgspec.field(default_factory=dict)
     mesh: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class OfTraining(LogError):
+    """A log whose only results are the steps of a training program: ``steps``."""
+
+    code = "training-log"
+
+    def __init__(self, steps: TrainingLog) -> None:
+        does = "busbw training log or show reads it alone, training plan --from uses it"
+        super().__init__(f"{steps.source}: a log of a training program; {does}")
+        self.steps = steps
+
+    def __reduce__(self) -> tuple[type[Self], tuple[TrainingLog]]:
+        """For other processes: an exception is otherwise made again from its message."""
+        return type(self), (self.steps,)
+
+
+class FailedTraining(LogError):
+    """How the job of a training program failed; ``steps``: those that it printed before."""
+
+    def __init__(self, failure: LogError, steps: TrainingLog) -> None:
+        super().__init__(failure.said, failure.lines, code=failure.code, log=failure.log)
+        self.steps, self.follows = steps, failure.follows
+
+    def __reduce__(self) -> tuple[type[Self], tuple[LogError, TrainingLog], dict[str, Any]]:
+        """For other processes: an exception is otherwise made again from its message."""
+        return type(self), (LogError(self.said, self.lines, code=self.code, log=self.log), self.steps), self.__dict__
 
 
 def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
@@ -187,8 +243,10 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
     peak, timed_out = None, False
     stated: dict[str, str] = {}
     mesh: dict[str, int] = {}
-    for line in clean(_FIRST.sub(r"\1=", line) for line in lines):
+    clock, source_line = step_clock.StepClock(), _Source()
+    for line in clean(source_line.parts(lines)):
         text = line.text
+        clock.take(source_line.number, text, source_line.text)
         timed_out = timed_out or TIMEOUT in text
         if (match := _PEAK.search(text)) is not None:
             peak = number(match[1])
@@ -199,11 +257,19 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
         for name, step, value, _, factor in _COMPILED:
             numbered, printed = step.search(text), value.search(text)
             if numbered is not None and printed is not None and (amount := _real(printed)):
-                entry = _step(line.number, int(numbered[1]), amount * factor, text)
+                entry = _step(source_line.number, step_clock.step_of(numbered), amount * factor, text)
                 read_of.setdefault(name, []).append(entry)
                 break
     if not read_of:
-        return None
+        program, intervals = clock.steps()
+        timed = tuple(StepLine(line=each.line, step=each.step, value=each.seconds) for each in intervals)
+        return (
+            TrainingLog(
+                program=program, source=source, unit="s", steps=timed, timed_out=timed_out, by_clock=True, stated=stated
+            )
+            if timed
+            else None
+        )
     program = Counter({name: len(steps) for name, steps in read_of.items()}).most_common(1)[0][0]
     unit = next(unit for name, _, _, unit, _ in _FORMATS if name == program)
     return TrainingLog(
@@ -216,6 +282,18 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
         stated=stated,
         mesh=mesh,
     )
+
+
+class _Source:
+    """The lines of a log, in parts where a bar was drawn again; ``number`` and ``text`` are of the last one."""
+
+    number, text = 0, ""
+
+    def parts(self, lines: Iterable[str]) -> Iterator[str]:
+        """What stood on the screen, one after the other."""
+        for self.number, line in enumerate(lines, 1):
+            for self.text in line.rstrip("\r\n").split("\r"):
+                yield _FIRST.sub(r"\1=", self.text)
 
 
 def _state(text: str, stated: dict[str, str], mesh: dict[str, int]) -> None:
@@ -237,7 +315,8 @@ def _state(text: str, stated: dict[str, str], mesh: dict[str, int]) -> None:
 def _step(line: int, step: int, value: float, text: str) -> StepLine:
     utilised = _real(_UTILISED.search(text))
     flops = _real(_FLOPS.search(text))
-    batch = _BATCH.search(text)
+    batch, data = _BATCH.search(text), _DATA.search(text)
+    waited = None if data is None else _real(data)
     return StepLine(
         line=line,
         step=step,
@@ -246,6 +325,7 @@ def _step(line: int, step: int, value: float, text: str) -> StepLine:
         utilised=None if utilised is None else utilised / 100,
         tokens=_real(_TOKENS.search(text)),
         batch=None if batch is None else int(batch[1]),
+        data=waited if waited is None or data is None or not data[2] else waited / 1e3,
     )
 
 
