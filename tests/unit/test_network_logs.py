@@ -434,3 +434,29 @@ def test_small_messages_of_a_stream_are_no_latency(given: dict[str, Any], status
     judgement = judge(pool([find(tmp_path, str(path)).read(LogFacts.stated(given, catalogue()))]))
     assert [verdict.status for verdict in judgement.verdicts] == [status]
     assert "latency" not in answer_of(judgement).headline
+
+
+def test_a_stream_without_its_end_is_said_to_lack_it() -> None:
+    ends = (summary("8.40", "sender", 2), summary("8.30", "receiver", 2))
+    for lines, codes in ((ends, set()), ((), {"unfinished"})):
+        text = [CONNECTED, HEAD, *(f"{row}\n" for row in (line(0, "8.00"), line(1, "8.80"), *lines))]
+        assert {note.code for note in log_of("iperf", text).notes} & {"unfinished"} == codes
+
+
+def test_sums_over_streams_lack_no_stream() -> None:
+    """A paste that ends between the last lines of two streams."""
+    rows = [line(0, "5.00"), line(0, "3.00", stream="  7"), line(1, "5.00")]
+    log = log_of("iperf", [HEAD, *(f"{row}\n" for row in rows)])
+    assert [row.rate for row in log.rows] == pytest.approx([8 * GBIT])
+    assert "truncated-row" in {note.code for note in log.notes}
+    both = [*rows, line(1, "3.00", stream="  7")]
+    assert "truncated-row" not in {note.code for note in log_of("iperf", [HEAD, *(f"{row}\n" for row in both)]).notes}
+
+
+def test_a_client_that_arrives_late_is_not_mixed_with_another() -> None:
+    late = CONNECTED.replace("[  5]", "[  7]").replace("192.0.2.7", "192.0.2.8")
+    text = [CONNECTED, HEAD, f"{line(0, '8.00')}\n", late, f"{line(0, '4.00', stream='  7')}\n", f"{line(1, '4.00')}\n"]
+    with pytest.raises(LogError) as refused:
+        log_of("iperf", text)
+    assert refused.value.code == "interleaved-logs"
+    assert len(log_of("iperf", text[:-1]).tables) == 2  # one after the other

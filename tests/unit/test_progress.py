@@ -108,6 +108,11 @@ EXAMPLES: Final = (
         "libmpi.so.40",
     ),
     ("Couldn't connect to node1:18515", "job-failed", "18515"),
+    ("Couldn't listen to port 18515", "job-failed", "ss -lptn"),
+    (" Unable to create QP.", "job-failed", "-q 1"),
+    (" Failed to exchange data between server and clients", "job-failed", "same options"),
+    (" Failed status 10: wr_id 0 syndrom 0x88", "job-failed", "status 10"),
+    (" Failed status 12: wr_id 0 syndrom 0x81", "job-failed", "GID index"),
     (" Invalid value when checking the pattern at 0x70a640000000", "job-failed", "iommu"),  # NVIDIA/nvbandwidth#34
     # NVIDIA/nccl-tests#227, #185; NVIDIA/nccl#2013; vllm-project/vllm and others, each in a line
     (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "job-failed", "NCCL_CROSS_NIC"),
@@ -590,6 +595,10 @@ SAMPLES: Final = (
         "ibv_reg_mr failed: MR",
         "ibv_reg_mr_iova failed: failed",
     ),
+    ("Failed status 10: wr_id 0 syndrom 0x88", "failed status 4: wr_id"),
+    ("Couldn't listen to port 18515",),
+    ("Unable to create QP.", "Couldn't create rdma QP - Invalid argument"),
+    ("Failed to exchange data between server and clients", "ethernet_read_keys: Couldn't read remote address"),
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
     ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),

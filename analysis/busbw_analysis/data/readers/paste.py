@@ -30,6 +30,8 @@ _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 _BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
 """A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
+_HEADINGS: Final = re.compile(r"(?m)^[ >]{0,9}\|[^\n]{1,999}\|[ \t]*\n(?=[ >]{0,9}\|[ :|-]{3,999}$)")
+"""The headings of a table of Markdown, above a rule; a break in them is one of a cell."""
 _CELL: Final = re.compile(
     r"\s{0,99}</t[hd]\s{0,9}>\s{0,99}<t[hd][^<>]{0,99}>\s{0,99}|</?t(?:able|head|body|foot|r|h|d)\b[^<>]{0,99}>"
 )
@@ -134,6 +136,7 @@ def as_text(text: str) -> str:
     if "\r" in text and "\n" not in text:
         text = text.replace("\r", "\n")
     if "<br" in text:
+        text = _HEADINGS.sub(lambda line: _BREAK.sub(" ", line[0].rstrip()) + "\n", text)
         text = _BREAK.sub("\n", text)
     if "</td" in text:
         text = _CELL.sub(lambda tag: "|" if tag[0].count("<") > 1 else "\n" if "/tr" in tag[0] else "", text)
