@@ -460,3 +460,11 @@ def test_a_client_that_arrives_late_is_not_mixed_with_another() -> None:
         log_of("iperf", text)
     assert refused.value.code == "interleaved-logs"
     assert len(log_of("iperf", text[:-1]).tables) == 2  # one after the other
+
+
+@pytest.mark.parametrize(("log", "ports"), [("iperf.txt", 0), ("perftest-bw.txt", 1)])
+def test_nics_that_are_given_are_interfaces_of_sockets(log: str, ports: int, tmp_path: Path) -> None:
+    given = LogFacts.stated({"nics": "1x100Gb/s", "hosts": 2}, catalogue())
+    hosts = find(tmp_path, str(LOGS / log)).read(given).stored.run.environments.values()
+    assert {len(host.rdma) for host in hosts} == {ports}
+    assert {nic.speed_bytes_per_second for host in hosts for nic in host.nics} == ({12.5e9} if not ports else set())

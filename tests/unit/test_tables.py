@@ -630,3 +630,17 @@ def test_a_table_of_hccl_has_a_time_and_a_check(result: str, check: str, tmp_pat
     heading = "all_reduce on 8 NPUs\ndata_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
     (row,) = imported(f"{heading}1048576 | 100.00 | 10.48576 | {result}\n", tmp_path)
     assert (row.time_ns, row.check.state) == (100_000, check)
+
+
+def test_powers_of_two_with_a_bare_letter_are_of_1024(tmp_path: Path) -> None:
+    rows = ("2M | 50", "4M | 70", "64M | 600")
+    assert [row[2] for row in numbers(markdown("size | time (us)", *rows), tmp_path)] == [2 << 20, 4 << 20, 64 << 20]
+    for other in (["2M | 50"], ["2MB | 50", "4MB | 70"], ["2M | 50", "5M | 70"]):
+        with pytest.raises(LogError) as refused:
+            imported(markdown("size | time (us)", *other), tmp_path)
+        assert refused.value.code == "ambiguous-heading"
+    exact = ("1M | 100 | 10.0", "2M | 200 | 10.0")  # size over time says 10^6
+    assert [row[2] for row in numbers(markdown("size | time (us) | algbw (GB/s)", *exact), tmp_path)] == [
+        10**6,
+        2 * 10**6,
+    ]

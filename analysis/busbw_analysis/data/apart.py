@@ -153,8 +153,7 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
             places = [f"{counted(own.ranks, 'rank')}{hosts}"]
         same = same_of[own.ops, own.cases]
         settings = [
-            _differing(words, stated, " ", own=True)
-            for words, stated in zip(own.settings, same.settings, strict=False)
+            _differing(words, stated, " ", own=True) for words, stated in zip(own.settings, same.settings, strict=False)
         ]
         if not any(places):
             like = same.like(own.settings)

@@ -12,7 +12,7 @@ import msgspec
 from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, limits, op_named
-from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
+from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, Nic, PciFacts, RankFacts, RdmaPort
 from busbw.runs.plan import LogPlan
 from busbw.runs.records import SCHEMA, BackendTraits, Ended
 from busbw.runs.run import ImportedLog, LogNote, Run
@@ -391,7 +391,7 @@ class _World:
             raise LogError(message, code="too-large", log=log.source)
         known = _hosts(log, best, ranks, tool, facts, notes)
         hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
-        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts or best.nic else {}
+        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts, tool)) if has_hosts or best.nic else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
         several = has_hosts and len(set(hosts)) > 1
@@ -457,9 +457,15 @@ def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:
     return by_rank
 
 
-def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts) -> HostFacts:
-    """The facts that all hosts share. NICs that the user states take the place of ``ports``, those in the log."""
+def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts, tool: Tool) -> HostFacts:
+    """The facts that all hosts share. NICs that the user states take the place of ``ports``, those in the log; sockets
+    use their interfaces.
+    """
     version = table.library_version
+    if facts.nics is not None and tool.traits is not None and tool.traits.transport == "gloo-tcp":
+        rate = facts.nics.card.nominal
+        names = (f"nic{number}" for number in range(facts.nics.count))
+        return HostFacts(nics=tuple(Nic(name=name, up=True, speed_bytes_per_second=rate) for name in names))
     if facts.nics is not None:
         card = facts.nics.card
         given = RdmaPort(
