@@ -65,7 +65,9 @@ _NUMBERS: Final = re.compile(r"\S+ (?=[KMGTkmgt]?i?[Bb](?:ytes|ps|/s)?(?:\s|$)|[
 """Words of a heading with their units in brackets, and those of a row with their units."""
 _CHECKS: Final = {
     **{state: state for state in ("verified", "wrong", "not checked")},
-    **{"success": "verified", "failed": "wrong", "NULL": "not checked"},  # of HCCL's test
+    "success": "verified",
+    "failed": "wrong",
+    "NULL": "not checked",  # of HCCL's test
 }
 _OF_BUSBW: Final = frozenset({"backend", "device", "mode", "settings", "hosts", "statistic"})
 _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
