@@ -10,7 +10,9 @@ from testing.logs import LOGS, read_log
 
 from busbw.cli.main import main
 from busbw.errors import LogError
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.readers.failures import FAILURES, SIGN, may_fail
+from busbw_analysis.data.sources import find
 
 INFO: Final = "node1:12:34 [0] NCCL INFO "
 NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "
@@ -999,3 +1001,23 @@ def test_steps_of_a_job_that_somebody_ended_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after", ["E0101 Task /job:jax_worker/replica:0/task:1 heartbeat timeout.", "RayActorError"])
 def test_a_worker_that_ends_after_the_last_step_is_a_failure(after: str, tmp_path: Path) -> None:
     assert refused(tmp_path, f"{STEPS}{after}\n").code == "job-failed"
+
+
+def test_a_failure_below_rows_has_its_meaning(tmp_path: Path) -> None:
+    """What follows from an error that is known does not take its place."""
+    rows = " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65536 5000 381.50 381.41 0.72\n"
+    path = tmp_path / "log"
+    for error, meaning in (
+        (
+            " Failed status 10: wr_id 0 syndrom 0x88\n Failed to complete run_iter_bw function successfully\n",
+            "status 10",
+        ),
+        (" Failed to complete run_iter_bw function successfully\n", None),
+    ):
+        path.write_text(f"ib_write_bw -a\n{rows}{error}", encoding="utf-8")
+        end = find(tmp_path, str(path)).read(LogFacts()).stored.end
+        assert end is not None
+        assert end.reason is not None
+        assert end.status == "failed"
+        assert (meaning or "Failed to complete run_iter_bw function successfully") in end.reason
+        assert ("; usually " in end.reason) == (meaning is not None)

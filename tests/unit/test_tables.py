@@ -644,3 +644,18 @@ def test_powers_of_two_with_a_bare_letter_are_of_1024(tmp_path: Path) -> None:
         10**6,
         2 * 10**6,
     ]
+
+
+@pytest.mark.parametrize(("rate", "unit"), [("35.35", 1e9), ("32.92", 2.0**30)])
+def test_rates_of_nccom_have_the_unit_that_size_over_time_says(rate: str, unit: float, tmp_path: Path) -> None:
+    text = (
+        "$ nccom-test -r 8 -d fp32 allg\n"
+        "    size(B)    count(elems)    type    time:avg(us)    time:p25(us)    algbw(GB/s)    busbw(GB/s)\n"
+        f"    1024       256    fp32    10.0    10    0.10    0.09\n"
+        f"    524288     131072    fp32    14.83    14    {rate}    {float(rate) * 7 / 8:.2f}\n"
+    )
+    path = tmp_path / "pasted"
+    path.write_text(text, encoding="utf-8")
+    log = read_log(path)
+    assert log.rows[1].algbw == pytest.approx(float(rate) * unit)
+    assert not [note for note in log.notes if note.code in {"rate-differs", "gib-as-gb"}]

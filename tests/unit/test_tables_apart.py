@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from testing.logs import log_of
 
 from busbw_analysis.data.apart import Identity, labels_of
 from busbw_analysis.data.readers.log import Aggregate, Table
@@ -37,3 +38,28 @@ def test_the_time_for_thousands_of_tables_is_in_proportion_to_them() -> None:
     labels = labels_of(many)
     assert time.process_time() - started < 2
     assert len({label.settings for label in labels}) == len(many)
+
+
+def test_another_binding_is_another_setting() -> None:
+    commands = [f"numactl -N {node} -m {node} ./all_reduce_perf -g 8" for node in (0, 1, 1)]
+    first, second, third = labels_of([of(command) for command in commands])
+    assert first.settings != second.settings == third.settings
+
+
+def copies(rate: float, device: int = 5) -> list[str]:
+    title = (
+        " Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n   Transfer Size (Bytes)   Bandwidth(GB/s)\n"
+    )
+    return [
+        f" Device {device}: NVIDIA H100 80GB HBM3\n Quick Mode\n\n",
+        title,
+        f"   33554432                {rate}\n\n",
+    ]
+
+
+def test_runs_of_bandwidth_test_are_tables_of_their_own() -> None:
+    """Two in one paste, over the near and the far socket, were pooled to a rate that neither had."""
+    log = log_of("cuda-samples", [*copies(54.2), *copies(27.1)])
+    assert [[row.rate for row in table.rows] for table in log.tables] == [[54.2e9], [27.1e9]]
+    assert [[place.name for place in table.places] for table in log.tables] == [["NVIDIA H100 80GB HBM3"]] * 2
+    assert len(log_of("cuda-samples", [*copies(54.2, 0), *copies(27.1, 1)]).tables) == 1  # GPUs beside each other

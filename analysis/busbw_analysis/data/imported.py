@@ -24,6 +24,7 @@ from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, diff
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported_rows import OF_FEW, LeftOut, first_group, group_of, is_of_hosts, rows_of
 from busbw_analysis.data.readers import deduce
+from busbw_analysis.data.readers.failures import explained
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Said, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
@@ -223,7 +224,7 @@ def _run_of(
     cut = any(table.complete is False for table in tables)  # by itself no sign that the job failed
     end = Ended(
         status="failed" if log.last_error is not None else "interrupted" if cut else "complete",
-        reason=log.last_error or ("the tool's final message is missing" if cut else None),
+        reason=_failed(log) or ("the tool's final message is missing" if cut else None),
         ended=began,
     )
     return StoredRun(path=path, run=run, rows=(*rows, end), warnings=())
@@ -455,6 +456,12 @@ def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:
             text = f"the GPUs of {host} come {len(ranks) // len(gpus)} times: so many hosts have this name"
             notes.append(LogNote(code="deduced", text=text, line=table.line))
     return by_rank
+
+
+def _failed(log: ForeignLog) -> str | None:
+    """The last error, with what it means if that is known."""
+    meaning = None if log.last_error is None else explained(log.last_error)
+    return log.last_error if meaning is None else f"{log.last_error} ({meaning})"
 
 
 def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts, tool: Tool) -> HostFacts:

@@ -870,6 +870,16 @@ def is_only_ended(text: bytes) -> bool:
 SIGN: Final = _Sign()
 
 
+def explained(text: str) -> str | None:
+    """What an error means and why it usually comes; None for one that is not known or that follows from another."""
+    signs = zip(FAILURES, SIGNS, strict=True) if may_fail(text) else ()
+    failure, match = next(((own, match) for own, sign in signs if (match := sign.search(text))), (None, None))
+    if failure is None or match is None or failure.follows or failure.waits:
+        return None
+    words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
+    return f"{words.replace(' ()', '').strip()}; usually {failure.causes}"
+
+
 def may_fail(text: str) -> bool:
     """Whether a line may be about a failure."""
     return _MAY_FAIL.search(text) is not None
