@@ -468,3 +468,12 @@ def test_nics_that_are_given_are_interfaces_of_sockets(log: str, ports: int, tmp
     hosts = find(tmp_path, str(LOGS / log)).read(given).stored.run.environments.values()
     assert {len(host.rdma) for host in hosts} == {ports}
     assert {nic.speed_bytes_per_second for host in hosts for nic in host.nics} == ({12.5e9} if not ports else set())
+
+
+@pytest.mark.parametrize(("command", "launches"), [("ethtool -K eth0 rxhash on", 1), ("ethtool eth0", 2)])
+def test_a_setting_of_the_system_between_two_tests_is_a_difference(command: str, launches: int, tmp_path: Path) -> None:
+    one = [CONNECTED, HEAD, f"{line(0, '8.00')}\n", f"{line(1, '8.80')}\n"]
+    path = tmp_path / "log"
+    path.write_text("".join([*one, f"root@node1:~# {command}\n", *one]).replace("40102", "40108", 1))
+    cases = find(tmp_path, str(path)).read(LogFacts()).stored.run.cases
+    assert len(set(cases)) == 3 - launches

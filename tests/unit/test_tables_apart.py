@@ -5,7 +5,7 @@ import time
 import pytest
 from testing.logs import log_of
 
-from busbw_analysis.data.apart import Identity, labels_of
+from busbw_analysis.data.apart import Identity, Label, labels_of
 from busbw_analysis.data.readers.log import Aggregate, Table
 
 
@@ -63,3 +63,13 @@ def test_runs_of_bandwidth_test_are_tables_of_their_own() -> None:
     assert [[row.rate for row in table.rows] for table in log.tables] == [[54.2e9], [27.1e9]]
     assert [[place.name for place in table.places] for table in log.tables] == [["NVIDIA H100 80GB HBM3"]] * 2
     assert len(log_of("cuda-samples", [*copies(54.2, 0), *copies(27.1, 1)]).tables) == 1  # GPUs beside each other
+
+
+@pytest.mark.parametrize(("second", "apart"), [("after", True), ("before", False)])
+def test_captions_count_also_where_other_tables_are_of_other_hosts(second: str, apart: bool) -> None:  # noqa: FBT001
+    def at(host: str, caption: str) -> Identity:
+        return Identity(ranks=2, hosts=frozenset([host]), cases=frozenset([8]), caption=frozenset([caption]))
+
+    labels = labels_of([at("node1", "before"), at("node1", second), at("node2", "other")])
+    assert (labels[0] != labels[1]) is apart
+    assert labels[2] == Label(group="node2", settings="")

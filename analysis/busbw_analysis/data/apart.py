@@ -97,6 +97,11 @@ class Identity:
             times={_measured(row): seconds for row in table.rows if (seconds := _seconds(row))},
         )
 
+    @property
+    def facts(self) -> tuple[frozenset[str], ...]:
+        """Its settings, then its places."""
+        return (*self.settings, self.hosts, self.nics, self.gpus)
+
     def on_first_of(self, widest: "Identity") -> bool:
         """Whether its ranks may be the first ones of ``widest``, the most ranks whose hosts are stated."""
         if self.layout:
@@ -155,11 +160,10 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
         settings = [
             _differing(words, stated, " ", own=True) for words, stated in zip(own.settings, same.settings, strict=False)
         ]
-        if not any(places):
-            like = same.like(own.settings)
-            caption = _differing(own.caption or _NO_CAPTION, like.captions, " ")
-            repeats = like.settings_of.get(own.caption, set()) - {own.settings}
-            settings = [caption] if caption and repeats else [*settings, caption]
+        like = same.like(own.facts if any(places) else own.settings)
+        caption = _differing(own.caption or _NO_CAPTION, like.captions, " ")
+        repeats = like.settings_of.get(own.caption, set()) - {own.settings}
+        settings = [caption] if caption and repeats else [*settings, caption]
         if not any((*places, *settings)) and len(same.members) == 2 and _far(*same.members):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
@@ -202,23 +206,23 @@ class _Same:
     def __init__(self, members: Sequence[Identity]) -> None:
         self.members = members
         self.settings = [_Stated(kind) for kind in zip(*(other.settings for other in members), strict=True)]
-        self._by_stated = by_key((tuple(map(bool, other.settings)), other) for other in members)
+        self._by_stated = by_key((tuple(map(bool, other.facts)), other) for other in members)
         self._by_both: dict[tuple[object, ...], Mapping[_Settings, Sequence[Identity]]] = {}
         self._like: dict[_Settings, _Like] = {}
 
-    def like(self, settings: _Settings) -> _Like:
-        """Those of which no kind of setting differs that both they and ``settings`` state."""
-        if settings not in self._like:
-            self._like[settings] = _Like(chain.from_iterable(self._found(settings)))
-        return self._like[settings]
+    def like(self, facts: _Settings) -> _Like:
+        """Those of which none of the first facts differs that both they and ``facts`` state."""
+        if facts not in self._like:
+            self._like[facts] = _Like(chain.from_iterable(self._found(facts)))
+        return self._like[facts]
 
-    def _found(self, settings: _Settings) -> Iterator[Sequence[Identity]]:
+    def _found(self, facts: _Settings) -> Iterator[Sequence[Identity]]:
         for stated, members in self._by_stated.items():
-            both = [kind for kind, words in enumerate(settings) if words and stated[kind]]
+            both = [kind for kind, words in enumerate(facts) if words and stated[kind]]
             if (stated, *both) not in self._by_both:
-                known = by_key((tuple(other.settings[kind] for kind in both), other) for other in members)
+                known = by_key((tuple(other.facts[kind] for kind in both), other) for other in members)
                 self._by_both[stated, *both] = known
-            yield self._by_both[stated, *both].get(tuple(settings[kind] for kind in both), ())
+            yield self._by_both[stated, *both].get(tuple(facts[kind] for kind in both), ())
 
 
 def _same(identities: Iterable[Identity]) -> dict[tuple[frozenset[object], frozenset[object]], _Same]:
