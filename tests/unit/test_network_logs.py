@@ -434,3 +434,46 @@ def test_small_messages_of_a_stream_are_no_latency(given: dict[str, Any], status
     judgement = judge(pool([find(tmp_path, str(path)).read(LogFacts.stated(given, catalogue()))]))
     assert [verdict.status for verdict in judgement.verdicts] == [status]
     assert "latency" not in answer_of(judgement).headline
+
+
+def test_a_stream_without_its_end_is_said_to_lack_it() -> None:
+    ends = (summary("8.40", "sender", 2), summary("8.30", "receiver", 2))
+    for lines, codes in ((ends, set()), ((), {"unfinished"})):
+        text = [CONNECTED, HEAD, *(f"{row}\n" for row in (line(0, "8.00"), line(1, "8.80"), *lines))]
+        assert {note.code for note in log_of("iperf", text).notes} & {"unfinished"} == codes
+
+
+def test_sums_over_streams_lack_no_stream() -> None:
+    """A paste that ends between the last lines of two streams."""
+    rows = [line(0, "5.00"), line(0, "3.00", stream="  7"), line(1, "5.00")]
+    log = log_of("iperf", [HEAD, *(f"{row}\n" for row in rows)])
+    assert [row.rate for row in log.rows] == pytest.approx([8 * GBIT])
+    assert "truncated-row" in {note.code for note in log.notes}
+    both = [*rows, line(1, "3.00", stream="  7")]
+    assert "truncated-row" not in {note.code for note in log_of("iperf", [HEAD, *(f"{row}\n" for row in both)]).notes}
+
+
+def test_a_client_that_arrives_late_is_not_mixed_with_another() -> None:
+    late = CONNECTED.replace("[  5]", "[  7]").replace("192.0.2.7", "192.0.2.8")
+    text = [CONNECTED, HEAD, f"{line(0, '8.00')}\n", late, f"{line(0, '4.00', stream='  7')}\n", f"{line(1, '4.00')}\n"]
+    with pytest.raises(LogError) as refused:
+        log_of("iperf", text)
+    assert refused.value.code == "interleaved-logs"
+    assert len(log_of("iperf", text[:-1]).tables) == 2  # one after the other
+
+
+@pytest.mark.parametrize(("log", "ports"), [("iperf.txt", 0), ("perftest-bw.txt", 1)])
+def test_nics_that_are_given_are_interfaces_of_sockets(log: str, ports: int, tmp_path: Path) -> None:
+    given = LogFacts.stated({"nics": "1x100Gb/s", "hosts": 2}, catalogue())
+    hosts = find(tmp_path, str(LOGS / log)).read(given).stored.run.environments.values()
+    assert {len(host.rdma) for host in hosts} == {ports}
+    assert {nic.speed_bytes_per_second for host in hosts for nic in host.nics} == ({12.5e9} if not ports else set())
+
+
+@pytest.mark.parametrize(("command", "launches"), [("ethtool -K eth0 rxhash on", 1), ("ethtool eth0", 2)])
+def test_a_setting_of_the_system_between_two_tests_is_a_difference(command: str, launches: int, tmp_path: Path) -> None:
+    one = [CONNECTED, HEAD, f"{line(0, '8.00')}\n", f"{line(1, '8.80')}\n"]
+    path = tmp_path / "log"
+    path.write_text("".join([*one, f"root@node1:~# {command}\n", *one]).replace("40102", "40108", 1))
+    cases = find(tmp_path, str(path)).read(LogFacts()).stored.run.cases
+    assert len(set(cases)) == 3 - launches

@@ -10,7 +10,9 @@ from testing.logs import LOGS, read_log
 
 from busbw.cli.main import main
 from busbw.errors import LogError
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.readers.failures import FAILURES, SIGN, may_fail
+from busbw_analysis.data.sources import find
 
 INFO: Final = "node1:12:34 [0] NCCL INFO "
 NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "
@@ -123,6 +125,11 @@ EXAMPLES: Final = (
     # vllm-project/vllm#4062, NVIDIA/nccl#328
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000", "job-failed", "0/41000"),
     ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
+    ("Couldn't listen to port 18515", "job-failed", "ss -lptn"),
+    (" Unable to create QP.", "job-failed", "-q 1"),
+    (" Failed to exchange data between server and clients", "job-failed", "same options"),
+    (" Failed status 10: wr_id 0 syndrom 0x88", "job-failed", "status 10"),
+    (" Failed status 12: wr_id 0 syndrom 0x81", "job-failed", "GID index"),
     (" Invalid value when checking the pattern at 0x70a640000000", "job-failed", "iommu"),  # NVIDIA/nvbandwidth#34
     # NVIDIA/nccl-tests#227, #185; NVIDIA/nccl#2013; vllm-project/vllm and others, each in a line
     (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "job-failed", "NCCL_CROSS_NIC"),
@@ -623,6 +630,10 @@ SAMPLES: Final = (
         "ibv_reg_mr failed: MR",
         "ibv_reg_mr_iova failed: failed",
     ),
+    ("Failed status 10: wr_id 0 syndrom 0x88", "failed status 4: wr_id"),
+    ("Couldn't listen to port 18515",),
+    ("Unable to create QP.", "Couldn't create rdma QP - Invalid argument"),
+    ("Failed to exchange data between server and clients", "ethernet_read_keys: Couldn't read remote address"),
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
     ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
@@ -1025,3 +1036,23 @@ def test_steps_of_a_job_that_somebody_ended_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after", ["E0101 Task /job:jax_worker/replica:0/task:1 heartbeat timeout.", "RayActorError"])
 def test_a_worker_that_ends_after_the_last_step_is_a_failure(after: str, tmp_path: Path) -> None:
     assert refused(tmp_path, f"{STEPS}{after}\n").code == "job-failed"
+
+
+def test_a_failure_below_rows_has_its_meaning(tmp_path: Path) -> None:
+    """What follows from an error that is known does not take its place."""
+    rows = " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65536 5000 381.50 381.41 0.72\n"
+    path = tmp_path / "log"
+    for error, meaning in (
+        (
+            " Failed status 10: wr_id 0 syndrom 0x88\n Failed to complete run_iter_bw function successfully\n",
+            "status 10",
+        ),
+        (" Failed to complete run_iter_bw function successfully\n", None),
+    ):
+        path.write_text(f"ib_write_bw -a\n{rows}{error}", encoding="utf-8")
+        end = find(tmp_path, str(path)).read(LogFacts()).stored.end
+        assert end is not None
+        assert end.reason is not None
+        assert end.status == "failed"
+        assert (meaning or "Failed to complete run_iter_bw function successfully") in end.reason
+        assert ("; usually " in end.reason) == (meaning is not None)

@@ -505,13 +505,19 @@ def test_a_theoretical_peak_is_no_statistic(tmp_path: Path) -> None:
     assert told(text, tmp_path)["measured", 8, 1 << 20] == [52.43]
 
 
-@pytest.mark.parametrize("option", ["-npernode 1", "--map-by ppr:1:node", "-N 1", "--npersocket 1", "-pernode"])
-def test_slots_are_no_ranks_where_the_command_says_how_many(option: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "ranks"),
+    [("-npernode 1", 2), ("--map-by ppr:1:node", 2), ("-N 1", 2), ("--npersocket 1", None), ("-pernode", None)],
+)
+def test_slots_are_no_ranks_where_the_command_says_how_many(option: str, ranks: int | None, tmp_path: Path) -> None:
     text = (
         "mpirun {}-H node1:8,node2:8 osu_allreduce\n\n# OSU MPI Allreduce Latency Test v7.3\n"
         "# Size       Avg Latency(us)\n4                       3.21\n"
     )
     assert [row.case.ranks for row in imported(text.format(""), tmp_path)] == [16]
+    if ranks is not None:
+        assert [row.case.ranks for row in imported(text.format(f"{option} "), tmp_path)] == [ranks]
+        return
     with pytest.raises(LogError) as refused:
         imported(text.format(f"{option} "), tmp_path)
     assert refused.value.code == "no-ranks"
@@ -582,3 +588,74 @@ def test_a_title_with_more_words_than_its_operation(title: str, tmp_path: Path) 
     path = tmp_path / "log"
     path.write_text(f"{title}\nsize  time_us\n1048576  50\n2097152  90\n")
     assert {row.op for row in read_log(path).rows} == {"all_reduce"}
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        ("$ srun -N2 --ntasks-per-node=4 --mpi=pmix --environment=x /opt/perftest/alltoall_latency", (8, 2)),
+        ("$ mpirun -np 8 ${HCCL_TEST_PATH}/bin/alltoall_test -b 8K -e 64M -n 20", (8, None)),
+        ("$ mpirun --mca btl tcp,self -np 8 -N 4 ./bench -n 20", (8, 2)),
+        ("$ srun -N2 ./bench -n 20", None),  # 20 is the program's
+        ("$ srun -N2 --ntasks-per-node=1 torchrun --nproc-per-node=8 bench.py", None),
+        ("$ mpirun -np 2 python bench.py", None),
+        ("$ ./bench -np 8", None),
+    ],
+)
+def test_the_launcher_above_a_table_gives_its_ranks_and_hosts(
+    command: str, known: tuple[int, int | None] | None, tmp_path: Path
+) -> None:
+    text = f"{command}\n32 threads per block\n#alltoall\nsize(B)  latency(us)\n1048576  100.0\n2097152  190.0\n"
+    if known is None:
+        with pytest.raises(LogError) as refused:
+            imported(text, tmp_path)
+        assert refused.value.code == "no-ranks"
+        return
+    path = tmp_path / "pasted"
+    path.write_text(text, encoding="utf-8")
+    run = find(tmp_path, str(path)).read(LogFacts()).stored.run
+    assert {case.ranks for case in run.cases} == {known[0]}
+    assert len(set(run.hosts)) == (known[1] or 1)
+    assert ("hosts" in run.imported.unknown) == (known[1] is None)  # type: ignore[union-attr]
+
+
+def test_digits_in_groups_and_breaks_in_headings(tmp_path: Path) -> None:
+    table = markdown("payload | 4-node<br>`busbw`<br>GBps", "1_048_576 | 64.43")
+    assert told(table, tmp_path, LogFacts(ranks=8)) == {("4-node", 8, 1 << 20): [28.48]}
+    assert amount("1_04", whole=True) is None
+
+
+@pytest.mark.parametrize(("result", "check"), [("success", "verified"), ("failed", "wrong"), ("NULL", "not checked")])
+def test_a_table_of_hccl_has_a_time_and_a_check(result: str, check: str, tmp_path: Path) -> None:
+    heading = "all_reduce on 8 NPUs\ndata_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
+    (row,) = imported(f"{heading}1048576 | 100.00 | 10.48576 | {result}\n", tmp_path)
+    assert (row.time_ns, row.check.state) == (100_000, check)
+
+
+def test_powers_of_two_with_a_bare_letter_are_of_1024(tmp_path: Path) -> None:
+    rows = ("2M | 50", "4M | 70", "64M | 600")
+    assert [row[2] for row in numbers(markdown("size | time (us)", *rows), tmp_path)] == [2 << 20, 4 << 20, 64 << 20]
+    for other in (["2M | 50"], ["2MB | 50", "4MB | 70"], ["2M | 50", "5M | 70"]):
+        with pytest.raises(LogError) as refused:
+            imported(markdown("size | time (us)", *other), tmp_path)
+        assert refused.value.code == "ambiguous-heading"
+    exact = ("1M | 100 | 10.0", "2M | 200 | 10.0")  # size over time says 10^6
+    assert [row[2] for row in numbers(markdown("size | time (us) | algbw (GB/s)", *exact), tmp_path)] == [
+        10**6,
+        2 * 10**6,
+    ]
+
+
+@pytest.mark.parametrize(("rate", "unit"), [("35.35", 1e9), ("32.92", 2.0**30)])
+def test_rates_of_nccom_have_the_unit_that_size_over_time_says(rate: str, unit: float, tmp_path: Path) -> None:
+    text = (
+        "$ nccom-test -r 8 -d fp32 allg\n"
+        "    size(B)    count(elems)    type    time:avg(us)    time:p25(us)    algbw(GB/s)    busbw(GB/s)\n"
+        f"    1024       256    fp32    10.0    10    0.10    0.09\n"
+        f"    524288     131072    fp32    14.83    14    {rate}    {float(rate) * 7 / 8:.2f}\n"
+    )
+    path = tmp_path / "pasted"
+    path.write_text(text, encoding="utf-8")
+    log = read_log(path)
+    assert log.rows[1].algbw == pytest.approx(float(rate) * unit)
+    assert not [note for note in log.notes if note.code in {"rate-differs", "gib-as-gb"}]

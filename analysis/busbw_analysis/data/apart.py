@@ -30,6 +30,7 @@ _FAR_ALONE: Final = 3
 """The same factor for fewer common cases."""
 _PLACED: Final = re.compile(r"(?<!\S)(-N|-ppn|--?npernode|--map-by|--nodes|--ntasks-per-node)[ =]?([\w:.-]+)")
 """Options of launchers that place ranks on hosts."""
+_EACH_NODE: Final = re.compile(r"ppr:(\d+):node")
 _NODES: Final = "--nodes"
 _A_NODE: Final = "--ntasks-per-node"
 _NAMES: Final = {"-ppn": _A_NODE, "-npernode": _A_NODE, "--npernode": _A_NODE}
@@ -46,7 +47,8 @@ def _placed(command: str) -> Iterator[str]:
     """The options of a command that place ranks on hosts, by one name each."""
     for name, value in _PLACED.findall(command):
         short = _NODES if "srun" in command else _A_NODE
-        yield f"{_NAMES.get(name, short if name == '-N' else name)}={value}"
+        each = _EACH_NODE.fullmatch(value) if name == "--map-by" else None
+        yield f"{_A_NODE if each else _NAMES.get(name, short if name == '-N' else name)}={each[1] if each else value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,11 @@ class Identity:
             times={_measured(row): seconds for row in table.rows if (seconds := _seconds(row))},
         )
 
+    @property
+    def facts(self) -> tuple[frozenset[str], ...]:
+        """Its settings, then its places."""
+        return (*self.settings, self.hosts, self.nics, self.gpus)
+
     def on_first_of(self, widest: "Identity") -> bool:
         """Whether its ranks may be the first ones of ``widest``, the most ranks whose hosts are stated."""
         if self.layout:
@@ -134,37 +141,104 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
     """
     labels = []
     widest = max(identities, key=lambda identity: len(identity.layout))
+    alike = by_key((_shape(own), own) for own in identities)
+    near = by_key((_near(own), own) for own in identities)
+    hosts_of = {key: _Stated(other.hosts for other in others) for key, others in alike.items()}
+    nics_of = {key: _Stated(other.nics for other in others) for key, others in near.items()}
+    gpus_of = {key: _Stated(other.gpus for other in others) for key, others in near.items()}
+    same_of = _same(identities)
     for number, own in enumerate(identities, 1):
-        alike = [other for other in identities if (other.ranks, len(other.hosts)) == (own.ranks, len(own.hosts))]
-        near = [other for other in alike if (other.hosts, len(other.gpus)) == (own.hosts, len(own.gpus))]
         places = [
-            _differing(own.hosts, [other.hosts for other in alike], " + "),
-            _differing(own.nics, [other.nics for other in near], " + "),
-            _differing(own.gpus, [other.gpus for other in near], " + "),
+            _differing(own.hosts, hosts_of[_shape(own)], " + "),
+            _differing(own.nics, nics_of[_near(own)], " + "),
+            _differing(own.gpus, gpus_of[_near(own)], " + "),
         ]
         if not any(places) and not own.on_first_of(widest):
             hosts = f" on {counted(len(own.hosts), 'host')}" if own.hosts else ""
             places = [f"{counted(own.ranks, 'rank')}{hosts}"]
-        of_op = [other for other in identities if not other.ops or not own.ops or other.ops & own.ops]
-        same = [other for other in of_op if other.cases & own.cases]
+        same = same_of[own.ops, own.cases]
         settings = [
-            _differing(words, [other.settings[kind] for other in same], " ", own=True)
-            for kind, words in enumerate(own.settings)
+            _differing(words, stated, " ", own=True) for words, stated in zip(own.settings, same.settings, strict=False)
         ]
-        if not any(places):
-            like = [other for other in same if _may_have(own.settings, other.settings)]
-            caption = _differing(own.caption or _NO_CAPTION, [other.caption or _NO_CAPTION for other in like], " ")
-            repeats = [other for other in like if other.caption == own.caption and other.settings != own.settings]
-            settings = [caption] if caption and repeats else [*settings, caption]
-        if not any((*places, *settings)) and len(same) == 2 and same[0].ranks == same[1].ranks and _far(*same):
+        like = same.like(own.facts if any(places) else own.settings)
+        caption = _differing(own.caption or _NO_CAPTION, like.captions, " ")
+        repeats = like.settings_of.get(own.caption, set()) - {own.settings}
+        settings = [caption] if caption and repeats else [*settings, caption]
+        if not any((*places, *settings)) and len(same.members) == 2 and _far(*same.members):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
 
 
-def _may_have(settings: Iterable[frozenset[str]], others: Iterable[frozenset[str]]) -> bool:
-    """Whether no kind of setting that both state differs."""
-    return all(not own or not other or own == other for own, other in zip(settings, others, strict=True))
+_Settings = tuple[frozenset[str], ...]
+
+
+def _shape(own: Identity) -> tuple[int, int]:
+    return own.ranks, len(own.hosts)
+
+
+def _near(own: Identity) -> tuple[int, frozenset[str], int]:
+    return own.ranks, own.hosts, len(own.gpus)
+
+
+class _Stated:
+    """What several tables state of one thing: whether it differs, and the words of all."""
+
+    def __init__(self, every: Iterable[frozenset[str]]) -> None:
+        stated = {words for words in every if words}
+        self.differs = len(stated) > 1
+        self.common = frozenset.intersection(*stated) if stated else frozenset[str]()
+
+
+class _Like:
+    """Tables whose settings may be the same: their captions, and the settings below each of them."""
+
+    def __init__(self, members: Iterable[Identity]) -> None:
+        self.settings_of: dict[frozenset[str], set[_Settings]] = {}
+        for other in members:
+            self.settings_of.setdefault(other.caption, set()).add(other.settings)
+        self.captions = _Stated(caption or _NO_CAPTION for caption in self.settings_of)
+
+
+class _Same:
+    """Tables of one operation with common cases. As there may be thousands, no two of them are compared."""
+
+    def __init__(self, members: Sequence[Identity]) -> None:
+        self.members = members
+        self.settings = [_Stated(kind) for kind in zip(*(other.settings for other in members), strict=True)]
+        self._by_stated = by_key((tuple(map(bool, other.facts)), other) for other in members)
+        self._by_both: dict[tuple[object, ...], Mapping[_Settings, Sequence[Identity]]] = {}
+        self._like: dict[_Settings, _Like] = {}
+
+    def like(self, facts: _Settings) -> _Like:
+        """Those of which none of the first facts differs that both they and ``facts`` state."""
+        if facts not in self._like:
+            self._like[facts] = _Like(chain.from_iterable(self._found(facts)))
+        return self._like[facts]
+
+    def _found(self, facts: _Settings) -> Iterator[Sequence[Identity]]:
+        for stated, members in self._by_stated.items():
+            both = [kind for kind, words in enumerate(facts) if words and stated[kind]]
+            if (stated, *both) not in self._by_both:
+                known = by_key((tuple(other.facts[kind] for kind in both), other) for other in members)
+                self._by_both[stated, *both] = known
+            yield self._by_both[stated, *both].get(tuple(facts[kind] for kind in both), ())
+
+
+def _same(identities: Iterable[Identity]) -> dict[tuple[frozenset[object], frozenset[object]], _Same]:
+    """Of each operation and cases, the tables that have common cases of an operation that may be the same."""
+    kinds = by_key(((own.ops, own.cases), own) for own in identities)
+    return {
+        (ops, cases): _Same(
+            [
+                other
+                for (others, theirs), members in kinds.items()
+                if (not others or not ops or others & ops) and theirs & cases
+                for other in members
+            ]
+        )
+        for ops, cases in kinds
+    }
 
 
 def _layout(table: Table) -> tuple[str, ...]:
@@ -211,18 +285,19 @@ def _measured(row: Aggregate) -> tuple[object, ...]:
 
 
 def _far(first: Identity, second: Identity) -> bool:
-    """Whether one of two takes longer by far in every common case, of which there are enough."""
+    """Whether one of two of as many ranks takes longer by far in every common case, of which there are enough."""
+    if first.ranks != second.ranks:
+        return False
     ratios = [first.times[case] / second.times[case] for case in first.times.keys() & second.times.keys()]
     far = _FAR if len(ratios) >= _FEWEST_CASES else _FAR_ALONE
     return bool(ratios) and (min(ratios) > far or max(ratios) < 1 / far)
 
 
-def _differing(words: frozenset[str], every: Sequence[frozenset[str]], between: str, *, own: bool = False) -> str:
-    """``words`` as text if others of ``every`` differ; "" if not. Of many, or with ``own``, those that not all have."""
-    stated = {other for other in every if other}
-    if not words or len(stated) < 2:
+def _differing(words: frozenset[str], others: _Stated, between: str, *, own: bool = False) -> str:
+    """``words`` as text if ``others`` differ; "" if not. Of many, or with ``own``, those that not all have."""
+    if not words or not others.differs:
         return ""
-    special = words - frozenset.intersection(*stated)
+    special = words - others.common
     return between.join(sorted(special if own or len(words) > _MOST_NAMED else words)[:_MOST_NAMED])
 
 

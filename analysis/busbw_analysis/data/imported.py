@@ -12,7 +12,7 @@ import msgspec
 from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, limits, op_named
-from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
+from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, Nic, PciFacts, RankFacts, RdmaPort
 from busbw.runs.plan import LogPlan
 from busbw.runs.records import SCHEMA, BackendTraits, Ended
 from busbw.runs.run import ImportedLog, LogNote, Run
@@ -24,6 +24,7 @@ from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, diff
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported_rows import OF_FEW, LeftOut, first_group, group_of, is_of_hosts, rows_of
 from busbw_analysis.data.readers import deduce
+from busbw_analysis.data.readers.failures import explained
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Said, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
@@ -223,7 +224,7 @@ def _run_of(
     cut = any(table.complete is False for table in tables)  # by itself no sign that the job failed
     end = Ended(
         status="failed" if log.last_error is not None else "interrupted" if cut else "complete",
-        reason=log.last_error or ("the tool's final message is missing" if cut else None),
+        reason=_failed(log) or ("the tool's final message is missing" if cut else None),
         ended=began,
     )
     return StoredRun(path=path, run=run, rows=(*rows, end), warnings=())
@@ -391,7 +392,7 @@ class _World:
             raise LogError(message, code="too-large", log=log.source)
         known = _hosts(log, best, ranks, tool, facts, notes)
         hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
-        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts or best.nic else {}
+        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts, tool)) if has_hosts or best.nic else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
         several = has_hosts and len(set(hosts)) > 1
@@ -457,9 +458,21 @@ def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:
     return by_rank
 
 
-def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts) -> HostFacts:
-    """The facts that all hosts share. NICs that the user states take the place of ``ports``, those in the log."""
+def _failed(log: ForeignLog) -> str | None:
+    """The last error, with what it means if that is known."""
+    meaning = None if log.last_error is None else explained(log.last_error)
+    return log.last_error if meaning is None else f"{log.last_error} ({meaning})"
+
+
+def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts, tool: Tool) -> HostFacts:
+    """The facts that all hosts share. NICs that the user states take the place of ``ports``, those in the log; sockets
+    use their interfaces.
+    """
     version = table.library_version
+    if facts.nics is not None and tool.traits is not None and tool.traits.transport == "gloo-tcp":
+        rate = facts.nics.card.nominal
+        names = (f"nic{number}" for number in range(facts.nics.count))
+        return HostFacts(nics=tuple(Nic(name=name, up=True, speed_bytes_per_second=rate) for name in names))
     if facts.nics is not None:
         card = facts.nics.card
         given = RdmaPort(

@@ -27,6 +27,7 @@ _SIZES = frozenset(
 """Options of nccl-tests, each with a value, that say which sizes are measured and how often."""
 _TOOL = re.compile(r"(?:_perf|osu_\w+|IMB-\w+|(?:ib|raw_ethernet)_\w+)$")
 """End of the path of a benchmark's program."""
+_BOUND = re.compile(r"\bnumactl\b(?:\s+-\S+(?:\s+(?:[\d,-]+|all)(?!\S))?)+")
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
@@ -80,8 +81,9 @@ def _warm_up(run: Run) -> str | None:
 
 
 def options_of(command: str | None) -> frozenset[str]:
-    """What a command runs and sets: its program, variables that change results, and the tool's own options with their
-    values, without those that say which sizes are measured and how often. Hosts and files of the launcher are left out.
+    """What a command runs and sets: its program, its binding by numactl, variables that change results, and the tool's
+    own options with their values, without those that say which sizes are measured and how often. Hosts and files of the
+    launcher are left out.
     """
     words = (command or "").split()
     own = next((at for at, word in enumerate(words) if _TOOL.search(word)), len(words))
@@ -96,7 +98,8 @@ def options_of(command: str | None) -> frozenset[str]:
         word for word in words if "=" in word and word.startswith(SAME_VARIABLES) and not word.startswith("NCCL_DEBUG")
     )
     program = (PurePath(word).name for word in words[own : own + 1])
-    return frozenset([*program, *set_to, *variables])
+    bound = (" ".join(match.split()) for match in _BOUND.findall(command or ""))
+    return frozenset([*program, *set_to, *variables, *bound])
 
 
 def _over_hosts(name: str) -> Callable[[Run], str | None]:

@@ -70,10 +70,12 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     columns: list[str] = []
     kind, device = "", "0"
     inside: dict[str, re.Match[str]] = {}
+    seen: set[tuple[str, str]] = set()
     for line in draft.scan(lines):
         words = line.text.split()
         if (match := next(filter(None, (sign.search(line.text) for sign in _TITLES)), None)) is not None:
             title, columns, kind = match, [], ""
+            inside = {} if _is_next_run(draft, line.number, (match[0], device), seen) else inside
         elif _ends(draft, line):
             title = None
         elif (match := _DEVICE.match(line.text) or _DEVICE_ALONE.match(line.text)) is not None:
@@ -90,6 +92,19 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             _add_row(draft, line, title, columns, words, with_inside=is_first)
         elif title is not None and title.re is _COPY and len(words) == 2 and whole(words[0]) is not None:
             _add_copy(draft, line, (title[1], title[2]), kind, device, *words)
+
+
+def _is_next_run(draft: Draft, line: int, title: tuple[str, str], seen: set[tuple[str, str]]) -> bool:
+    """Whether this title of a device stands again, so that another run begins, which gets a table of its own."""
+    again = title in seen
+    if again:
+        devices = {place.device: place for place in draft.places}
+        draft.places = [*devices.values()]
+        draft.begin(line)
+        draft.places = [*devices.values()]
+        seen.clear()
+    seen.add(title)
+    return again
 
 
 def _ends(draft: Draft, line: Line) -> bool:

@@ -10,7 +10,7 @@ from busbw.errors import LogError
 from busbw.runs.run import LogNote
 from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.deduce import disagreements
-from busbw_analysis.data.readers.failures import may_fail
+from busbw_analysis.data.readers.failures import explained, may_fail
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.literals import words_of
@@ -60,7 +60,8 @@ _LASTING: Final = ("tool_version", "library_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) (?:total |.*(?:Init START|(?:Init|Destroy) COMPLETE))")
 _COMMAND: Final = re.compile(
-    r"(?:^|[\s/$>#])(?:(?:ib_[a-z]+|raw_ethernet)_(?:bw|lat)|nvbandwidth|osu_\w+|IMB-\w+)(?:\s+(?!Version)|$)"
+    r"(?:^|[\s/$>#])(?:(?:ib_[a-z]+|raw_ethernet)_(?:bw|lat)|nvbandwidth|bandwidthTest|osu_\w+|IMB-\w+)"
+    r"(?:\s+(?!Version)|$)"
 )
 """A command line of a tool whose reader needs nothing else of it."""
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
@@ -137,7 +138,12 @@ class Draft:
                 return
             if strong is not None and not (self._quotes_tool and _CONSEQUENCE.search(text)):
                 self.fail(strong[0], line.number)
-            elif strong is None and _WEAK.match(text) is not None and not self._quotes_tool:
+            elif (
+                strong is None
+                and _WEAK.match(text) is not None
+                and not self._quotes_tool
+                and (self.error is None or not explained(self.error) or explained(text))
+            ):
                 self.error, self._error_line = text.strip().removesuffix(", thus causing")[:_QUOTED], line.number
 
     def _take_evidence(self, line: int, text: str) -> frozenset[str]:

@@ -28,14 +28,15 @@ _ALIASES: Final = {
     "nodes": "nnodes numnodes",
     "wrong": "",
     "iterations": "iters niters numiters",
-    **dict.fromkeys(("statistic", "check", "group", "source", "target"), ""),
+    "check": "checkresult",
+    **dict.fromkeys(("statistic", "group", "source", "target"), ""),
 }
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in (name, *aliases.split())}
 RATES: Final = ("rate", "algbw", "busbw", "bandwidth")
 """Columns whose unit is that of a rate; of ``bandwidth`` nothing says whether it is algbw or busbw."""
 RESULTS: Final = frozenset({"time", *RATES})
 _STATISTICS: Final = {
-    **dict.fromkeys(("avg", "average", "mean"), "mean"),
+    **dict.fromkeys(("avg", "average", "mean", "aveg"), "mean"),
     **dict.fromkeys(("median", "p50"), "median"),
     **dict.fromkeys(("min", "minimum"), "min"),
     **dict.fromkeys(("max", "maximum"), "max"),
@@ -61,8 +62,8 @@ _CELL: Final = re.compile(r"([+-]?\d[\d.,eE+-]*?) ?(?=[A-Za-zµμ]|\([^()]*\)|$)
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(\.\d+)?")
 
 
-_SPACED: Final = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
-"""Between thousands: ``2 287.61``."""
+_SPACED: Final = re.compile(r"(?<=\d)[ _](?=\d{3}(?!\d))")
+"""Between thousands: ``2 287.61``, ``2_287``."""
 _SIZED: Final = re.compile(r"(?<![\w.])\d[\d.]* ?[KMGTkmgt]i?B\b(?![/p])")
 
 

@@ -36,7 +36,9 @@ _FAILED: Final = re.compile(r"\biperf3: (?:(error)|interrupt) - .+")
 _OMITTED: Final = re.compile(r"\((?:o|$)")
 """Behind an interval before the test counts, perhaps broken off by a terminal."""
 _BEGINS: Final = re.compile(r"(?:Connecting to host|Client connecting to|Accepted connection from|Server listening)\b")
-_ENDS: Final = re.compile(r"\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)")
+_ENDS: Final = re.compile(
+    r"(?:\[ *\*?(?P<stream>\d{1,9})\] +)?\blocal ([\w.:%-]+) port (\d+) connected (?:to|with) ([\w.:%-]+) port (\d+)"
+)
 _COMMAND: Final = re.compile(r"\biperf3?(?:\.exe)?\s+(?=.*-\w)(.*)")
 _LENGTH: Final = re.compile(r"(?<!\S)(?:-l ?|--len(?:gth)?[ =])(\d{1,9}(?:\.\d{1,9})?)([KkMmGg]?)[A-Za-z]?(?!\S)")
 _STREAMS: Final = re.compile(r"(?<!\S)(?:-P ?|--parallel[ =])(\d{1,4})(?!\S)")
@@ -83,6 +85,7 @@ class _Test:
 
     ends: address and port of this side, and of the other
     streams, connected: those asked for, and connections
+    ids, before: names of its streams, and of those of the tests before it
     paced: whether the sender is held to a rate; None if that is not said
     sent_datagrams: rates beside lost datagrams are those of the sender, as clients of old versions print them, where
         transfers fit all datagrams and those that arrived
@@ -95,6 +98,8 @@ class _Test:
     ends: tuple[str, ...] = ()
     streams: int = 0
     connected: int = 0
+    ids: set[str] = field(default_factory=set)
+    before: frozenset[str] = frozenset()
     size: int | None = None
     at_server: bool = False
     reverse: bool = False
@@ -139,6 +144,8 @@ def _with_row(draft: Draft, test: _Test, seen: _Seen, row: _Row) -> _Test:
     """The test that a row belongs to: the last, or the next of the same kind where the last has such a row."""
     if test.reported:
         row, test.reported = row._replace(side="receiver"), False
+    if test.ids and (stream := row.stream.lstrip("*")) not in test.ids and stream in test.before:
+        _refuse_mixed(draft, row.line)  # a client arrived while the test of another one went on
     same = next((other for other in test.rows if row[1:6] == other[1:6]), None)
     if same is not None and (test.ends or same is test.rows[-1]) and abs(row.rate - same.rate) > _NEAR * same.rate:
         _refuse_mixed(draft, row.line)
@@ -156,19 +163,21 @@ def _with_heading(draft: Draft, test: _Test, seen: _Seen, line: Line) -> _Test:
         test.rows.pop()
     if test.rows and (begins or command or ends):
         _add(draft, test, seen)
-        test = _Test(line.number, heading=test.heading, at_server=test.at_server)
+        before = test.before | test.ids
+        test = _Test(line.number, heading=test.heading, at_server=test.at_server, before=before)
     _take(test, line.text)
     if begins is not None:
         test.at_server = begins[0][0] in "AS"
     if command is not None:
         _options(test, command[0].strip(), command[1])
     if ends is not None:
-        found = ends.groups()
+        stream, *found = ends.groups()
+        test.ids |= {stream} if stream else set()
         shared = [mine == its for mine, its in zip(test.ends, found, strict=False)]
         if shared and not (shared[0] and shared[2] and (shared[1] or shared[3])):
             _refuse_mixed(draft, line.number)
-        test.ends, test.connected = test.ends or found, test.connected + 1
-        test.at_server |= ends[2] in _SERVER_PORTS and ends[4] not in _SERVER_PORTS
+        test.ends, test.connected = test.ends or tuple(found), test.connected + 1
+        test.at_server |= found[1] in _SERVER_PORTS and found[3] not in _SERVER_PORTS
     return test
 
 
@@ -327,7 +336,7 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
     asked = test.streams or test.connected // (2 if role else 1)
     sums = [row for row in rows if row.stream == "SUM"]
     streams = max(found, asked) if sums else found
-    rows = sums or _summed(rows)
+    rows = sums or _summed(draft, rows)
     in_order = sorted(rows, key=lambda row: row.start)
     starts = [row.start for row in in_order]
     summaries = [row for row in rows if row.side or len(rows) == 1 or _covers(row, in_order, starts)]
@@ -348,6 +357,9 @@ def _add_case(draft: Draft, test: _Test, role: str, rows: Sequence[_Row]) -> Non
         why = f"a test is ignored, of which no line says how much arrived: paste {lacks}, too"
         draft.note("waived", line, why)
         return
+    if summary is None and test.ends and not draft.error:
+        why = "the test ends without its summary: it was cut off, or still ran"
+        draft.note("unfinished", rows[-1].line, why)
     size = test.size or _assumed(draft, test, udp=udp)
     again = 0 if udp else max([0, *(row.sent or 0 for row in summaries)])
     again = again if "Retr" in test.heading or sums else 0
@@ -383,15 +395,18 @@ def _covers(row: _Row, in_order: Sequence[_Row], starts: Sequence[float]) -> boo
     return sum(other.end <= row.end for other in inside) > _LEAST_COVERED
 
 
-def _summed(rows: Sequence[_Row]) -> list[_Row]:
-    """The sums over streams: of the first line of each, the second and so on."""
+def _summed(draft: Draft, rows: Sequence[_Row]) -> list[_Row]:
+    """The sums over streams: of the first line of each, the second and so on, as long as no stream lacks its line."""
     count = Counter[tuple[str, str]]()
     parts: dict[tuple[str, int], list[_Row]] = {}
     for row in rows:
         count[row.stream, row.side] += 1
         parts.setdefault((row.side, count[row.stream, row.side]), []).append(row)
+    most = max(map(len, parts.values()))
+    if cut := [part[0].line for part in parts.values() if len(part) < most]:
+        draft.note("truncated-row", cut[0], f"lines of fewer than {most} streams are ignored: paste those of all")
     sums = []
-    for of_streams in parts.values():
+    for of_streams in (part for part in parts.values() if len(part) == most):
         lost = [row.lost for row in of_streams if row.lost is not None]
         total = of_streams[0]._replace(
             end=max(row.end for row in of_streams),

@@ -85,25 +85,6 @@ HOSTS: Final = re.compile(
     r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
 )
 """The hosts that a launcher is given by name, with their slots; ``xxx`` hides some."""
-_RANKS_GIVEN: Final = re.compile(r"(?<!\S)--?(?:np?|n?per(?:node|socket)|N)(?![\w-])|\bppr:")
-"""Options of Open MPI that say how many ranks there are, or are in each node."""
-
-
-_OF_NODES: Final = re.compile(
-    r"\bsrun\b(?=.* (?:-N ?|--nodes[= ])(\d{1,6})(?![\w-]))(?=.* --ntasks-per-node[= ](\d{1,6})\b)"
-)
-"""Nodes that Slurm gives a command, and its ranks on each."""
-
-
-def slots(text: str) -> int | None:
-    """The slots of all hosts of a command of Open MPI, which starts a rank in each, or the tasks of one of Slurm; None:
-    not given, or other ranks.
-    """
-    if (of_nodes := _OF_NODES.search(text)) is not None:
-        return int(of_nodes[1]) * int(of_nodes[2])
-    named = HOSTS.search(text) if _RANKS_GIVEN.search(text) is None else None
-    counts = [] if named is None or "mpirun" not in text else [host.partition(":")[2] for host in named[1].split(",")]
-    return sum(map(int, counts)) if counts and all(counts) else None
 
 
 class Line(NamedTuple):

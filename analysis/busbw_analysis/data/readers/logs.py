@@ -123,7 +123,7 @@ _SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True
 _ALL_REDUCE_BENCH: Final = re.compile(rb"bandwidth of all_reduce over \d+ ranks \(\d+ warmups")
 """``network/benchmarks/all_reduce_bench.py`` of stas00/ml-engineering, which starts each call at a barrier."""
 _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
-_SOCKETS: Final = Tool("sockets", "cpu", names=EVERY_NAME)
+_SOCKETS: Final = Tool("sockets", "cpu", names=EVERY_NAME, traits=BackendTraits(cost_models="sockets"))
 
 
 def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:

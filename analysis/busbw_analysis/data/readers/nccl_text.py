@@ -8,13 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from math import prod
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import HOSTS, RATES, SECONDS, Line, number, rest, scaled, verdict, whole
+from busbw_analysis.data.readers.launched import launched
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled, verdict, whole
 from busbw_analysis.data.readers.log import Place
 from busbw_analysis.data.readers.progress import FIRST_CALL, SET_UP
 
@@ -37,19 +39,9 @@ _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
 _COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b(?=.* -\w)")
 _OPTIONS: Final = tuple(
-    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name, of_tool)
-    for options, name, of_tool in (
-        (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes", False),
-        (r"-N\s*|--nodes[= ]", "hosts", False),
-        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:(?=\d+:node)", "of_host", False),
-        (r"-g\s*|--ngpus\s+", "gpus", True),
-        (r"-t\s*|--nthreads\s+", "threads", True),
-    )
+    re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b") for options in (r"-g\s*|--ngpus\s+", r"-t\s*|--nthreads\s+")
 )
-"""Options, and whether they are of the tool, behind its name, or of a launcher, before it."""
-_BINDING: Final = re.compile(r"\b(?:numactl|nice)\b(?:\s+-\S+(?:\s+(?:\d[\d,-]*|all)(?!\S))?)*")
-"""Programs before the tool whose options look like those of a launcher."""
-_OF_MPI: Final = re.compile(r"\b(?:mpirun|mpiexec)\b")
+"""How many GPUs a thread has, and a process threads."""
 _LAUNCHED: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun)\b")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
@@ -330,24 +322,13 @@ class _Reader:
 
         launcher, tool: what stands before and behind the name of the program
         """
-        launcher = _BINDING.sub("", launcher)
-        options = {
-            name: int(value)
-            for pattern, name, of_tool in _OPTIONS
-            for value in pattern.findall(tool if of_tool else launcher)[:1]
-        }
-        if "hosts" in options and _OF_MPI.search(launcher) is not None:  # -N of Open MPI
-            options["of_host"] = options.pop("hosts")
-        if "hosts" not in options and (named := HOSTS.search(launcher)) is not None:
-            options["hosts"] = len({host.partition(":")[0] for host in named[1].split(",")})
-        processes, of_host = options.get("processes", 0), options.get("of_host", 0)
-        if "hosts" not in options and processes and of_host and processes % of_host == 0:
-            options["hosts"] = processes // of_host
-        if hosts := options.get("hosts", 0):
+        launch = launched(launcher)
+        processes = launch.ranks
+        if (hosts := launch.hosts if processes is None else launch.even_hosts) is not None:
             self.draft.facts["hosts"] = hosts
-        processes = options.get("processes", hosts * of_host)
         if processes or not _LAUNCHED.search(launcher):
-            self.started = (processes or 1) * options.get("gpus", 1) * options.get("threads", 1)
+            counts = [int(match[1]) for sign in _OPTIONS if (match := sign.search(tool)) is not None]
+            self.started = prod(counts, start=processes or 1)
 
     def _summary(self, line: Line, match: re.Match[str]) -> None:
         self.cut()

@@ -1,7 +1,8 @@
 """Reader of nccom-test of AWS Neuron.
 
-Source: ``tools/neuron-sys-tools/nccom-test.rst`` of aws-neuron/aws-neuron-sdk. GB/s are GiB/s. Only the command names
-the operation and the number of ranks, which is that of all nodes together.
+Source: ``tools/neuron-sys-tools/nccom-test.rst`` of aws-neuron/aws-neuron-sdk. GB/s are GiB/s, but those of 10^9 B/s in
+tables of newer versions, as size over time shows. Only the command names the operation and the number of ranks, which
+is that of all nodes together.
 """
 
 import re
@@ -10,12 +11,16 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers import tables
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import op_named
+from busbw_analysis.data.readers.lines import number, op_named
 
 SIGN: Final = re.compile(rb"size ?\([Bb]\w{0,4}\)[^\w\n]{1,30}count ?\(elems\)|\bnccom-test\b[^$|]{1,400}?size ?\([Bb]")
 _GB: Final = re.compile(r"\(G[Bb](?:ytes?)?(?:/s(?:ec)?|ps)\)")
 _COMMAND: Final = re.compile(r"\bnccom-test\b(.*)")
 _RANKS: Final = re.compile(r"(?:-r|--nworkers)[ =]?(\d{1,7})\b")
+_ROWS: Final = 64
+_LEAST: Final = 1.0
+_NEAR: Final = 0.02
+"""How many rows say the unit of a rate, from how many GB/s on, and by how much they may differ."""
 _OPS: Final = {"allr": "all_reduce", "allg": "all_gather", "redsct": "reduce_scatter"}
 
 
@@ -25,10 +30,27 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
 
 
 def _in_gib(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
+    every = list(lines)
+    for at, line in enumerate(every):
         heading, units = _GB.subn("(GiB/s)", line)
         is_cut = "size" in line and units < line.count("bw")  # of which the last unit is in the next line
-        yield "" if is_cut else heading
+        yield "" if is_cut else heading if units and _is_binary(line, every[at + 1 :]) else line
+
+
+def _is_binary(heading: str, rows: Sequence[str]) -> bool:
+    """Whether the rates below a heading are in GiB/s: all are, unless those of its first rows are size over time in
+    10^9 B/s.
+    """
+    names = [re.sub(r"\W.*", "", name.strip()) for name in re.split(r"\s{2,}|\t", heading.strip())]
+    places = [names.index(name) for name in ("size", "time", "algbw") if name in names]
+    errors: list[float] = []
+    for row in rows[:_ROWS] if len(places) == 3 else ():
+        cells = row.split()
+        if len(cells) != len(names):
+            break
+        size, time, algbw = (number(cells[place]) or 0.0 for place in places)
+        errors += [size / time / 1e3 / algbw] if time and algbw >= _LEAST else []
+    return not errors or not all(abs(ratio - 1) < _NEAR for ratio in errors)
 
 
 def _of_command(above: Sequence[str]) -> dict[str, Any]:

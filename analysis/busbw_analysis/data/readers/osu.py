@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.launched import LAUNCHER, launched
 from busbw_analysis.data.readers.lines import (
     MPI_BLOCKS,
     Line,
@@ -20,7 +21,6 @@ from busbw_analysis.data.readers.lines import (
     number,
     rest,
     scaled,
-    slots,
     whole,
 )
 
@@ -40,9 +40,7 @@ _PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: \w+ \]")
 _DATATYPE: Final = re.compile(r"\s*#\s*(?:MPI )?Datatype: (.*?)\.?\s*$")
 _BUFFERS: Final = re.compile(r"\s*# Send Buffer on (\w+) \(\w+\) and Receive Buffer on (\w+)")
 _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
-_LAUNCH: Final = re.compile(
-    r"\b(?:mpirun(?:_rsh)?|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_"
-)
+_PROGRAM: Final = re.compile(r"\bosu_\w+(?![\w.])")
 _LISTED: Final = re.compile(r"mpirun_rsh\b.*\s-np?\s+\d+((?:\s+[A-Za-z\d][\w.-]*(?=\s))+)")
 """The hosts that MVAPICH's launcher is given, one for each rank."""
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
@@ -137,13 +135,17 @@ def _around(draft: Draft, text: str) -> None:
     if (match := _STARTUP.search(text)) is not None:
         draft.place(rank=match[1], pid=match[2], host=match[3])
         draft.facts["ranks"] = max(int(match[1]) + 1, draft.facts.get("ranks") or 0)
-    elif "osu_" in text and (ranks := int(launch[1]) if (launch := _LAUNCH.search(text)) else slots(text) or 0):
+    elif (
+        LAUNCHER.search(text) is not None
+        and (program := _PROGRAM.search(text)) is not None
+        and (launch := launched(text[: program.start()])).ranks is not None
+    ):
         draft.end()  # of the next table
         draft.command(text)
-        draft.facts["ranks"] = ranks
+        draft.facts |= {"ranks": launch.ranks, "hosts": launch.even_hosts}
         draft.places.clear()
         listed = _LISTED.search(text)
-        for rank, host in enumerate(hosts_of(listed[1].split() if listed else text, ranks)):
+        for rank, host in enumerate(hosts_of(listed[1].split() if listed else text, launch.ranks)):
             draft.place(rank=rank, host=host)
 
 

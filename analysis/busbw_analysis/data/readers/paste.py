@@ -30,6 +30,8 @@ _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 _BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
 """A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
+_HEADINGS: Final = re.compile(r"(?m)^[ >]{0,9}\|[^\n]{1,999}\|[ \t]*\n(?=[ >]{0,9}\|[ :|-]{3,999}$)")
+"""The headings of a table of Markdown, above a rule; a break in them is one of a cell."""
 _CELL: Final = re.compile(
     r"\s{0,99}</t[hd]\s{0,9}>\s{0,99}<t[hd][^<>]{0,99}>\s{0,99}|</?t(?:able|head|body|foot|r|h|d)\b[^<>]{0,99}>"
 )
@@ -107,9 +109,10 @@ _EXPORT: Final = re.compile(r"\s*(?:[$#>]\s?)?export ")
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z\d_]{3,63}=\S+")
 _LOADED: Final = re.compile(
     r"\s*(?:\S{0,40}[$#>%]\s)?"
-    r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate) \S[^;&|]{0,60}?)\s*"
+    r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate|(?:sudo )?(?:ethtool -[A-Z]|sysctl -w|ip link set"
+    r"|tc qdisc|cpupower|mlxconfig|setpci|nvidia-smi -(?:ac|lgc|pl|mig))) \S[^;&|]{0,60}?)\s*"
 )
-"""A command that changes what the next ones use."""
+"""A command that changes what the next ones use, such as a module or a setting of the system."""
 _TITLE: Final = re.compile(r"(?:#{2,6}|={2,}|-{2,}|\*{1,3}|[>*-])\s?.*|.*:")
 """A heading by its marks, and what announces a table."""
 _VERSION: Final = re.compile(r"(?:[A-Za-z][\w.-]* )?v?\d+(?:\.\d+){2,3}[\w.+-]{0,40}")
@@ -134,6 +137,7 @@ def as_text(text: str) -> str:
     if "\r" in text and "\n" not in text:
         text = text.replace("\r", "\n")
     if "<br" in text:
+        text = _HEADINGS.sub(lambda line: _BREAK.sub(" ", line[0].rstrip()) + "\n", text)
         text = _BREAK.sub("\n", text)
     if "</td" in text:
         text = _CELL.sub(lambda tag: "|" if tag[0].count("<") > 1 else "\n" if "/tr" in tag[0] else "", text)

@@ -79,9 +79,12 @@ class Units:
             self._notes[why] = "rate-differs"
         of_size, of_rate = ({pair[which] for pair in known} for which in (0, 1))
         size_meaning = self._only(of_size, [self._amount(self._size, row) for row in rows])
+        sizes = f"sizes such as {rows[0][self._size][:40]!r} below {columns[self._size].heading[:80]!r}"
+        if size_meaning is None and len(rows) > 1 and all(map(_is_bare, (row[self._size] for row in rows))):
+            size_meaning = 1
+            self._notes[f"{sizes} are taken for powers of 1024, as programs print them"] = "binary-unit"
         self._size_meaning, self._rate_meaning = size_meaning or 0, of_rate.pop() if len(of_rate) == 1 else None
         self.size_is_known = False
-        sizes = f"sizes such as {rows[0][self._size][:40]!r} below {columns[self._size].heading[:80]!r}"
         if size_meaning is None:
             why = f"{sizes} may be powers of 1000 or of 1024: write them in bytes, or with KiB, MiB or GiB"
         elif self._are_too_small(rows, [at[name] for name in RATES if name in at]):
@@ -186,6 +189,12 @@ class Units:
             return 1 if any(binary != decimal and binary <= _MOST_STEP for binary, decimal in steps) else None
         rounded = all(size.digit < _SURE and _is_power(size.by(0), size.digit) for size in several)
         return 0 if rounded else None
+
+
+def _is_bare(cell: str) -> bool:
+    """Whether a size is a power of two with only a letter behind it, such as 2M or 512k."""
+    size = amount(cell, whole=True)
+    return size is not None and len(size.unit) == 1 and size.unit not in "Bb" and _is_power(size.value, 0.0)
 
 
 def _unit(meanings: tuple[float, ...]) -> float:

@@ -18,6 +18,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, factors, size_of, variant
 from busbw_analysis.data.readers.json_text import real, text
+from busbw_analysis.data.readers.launched import LAUNCHER, launched_any
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named, verdict, whole
 from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 from busbw_analysis.data.readers.table_units import Units
@@ -62,7 +63,12 @@ _UNIT: Final = re.compile(r"(?:[(\[][^)\]]*[)\]])?")
 _WORDS: Final = re.compile(r"[^\s(\[]+(?: ?[(\[][^)\]]*[)\]])?|\S+")
 _NUMBERS: Final = re.compile(r"\S+ (?=[KMGTkmgt]?i?[Bb](?:ytes|ps|/s)?(?:\s|$)|[num\u03bc\u00b5]?s(?:\s|$))\S+|\S+")
 """Words of a heading with their units in brackets, and those of a row with their units."""
-_CHECK: Final = re.compile(r"verified|wrong|not checked")
+_CHECKS: Final = {
+    **{state: state for state in ("verified", "wrong", "not checked")},
+    "success": "verified",
+    "failed": "wrong",
+    "NULL": "not checked",  # of HCCL's test
+}
 _OF_BUSBW: Final = frozenset({"backend", "device", "mode", "settings", "hosts", "statistic"})
 _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
 """A group of one or two ranks."""
@@ -188,12 +194,15 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
     ranks |= {int(count) for sign in (_WORLD, _TIMES_GPU) for line in above for count in sign.findall(line)}
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
-    if any(_NODES.search(line) and not re.search(r"(?i)\branks\b|torchrun", line) for line in above):
-        ranks = set()
+    launches = {launch for line in above if (launch := launched_any(line)).ranks is not None}
+    prose = (line for line in above if LAUNCHER.search(line) is None and not re.search(r"(?i)\branks\b|torchrun", line))
+    ranks = set() if any(map(_NODES.search, prose)) else ranks
+    ranks |= {launch.ranks for launch in launches if launch.ranks is not None}
     ends = [pair for line in above for pair in _SIZES.findall(line)]
     sizes = {size_of(f"{first}iB") if first == last else None for first, last in ends}
     units = _UNIT_ABOVE.findall(above[-1]) if above else []
-    named: dict[str, set[Any]] = {"tool_op": ops, "ranks": ranks, "size": sizes, "unit": set(units)}
+    hosts = {launch.even_hosts for launch in launches} if len(ranks) == 1 else set()
+    named: dict[str, set[Any]] = {"tool_op": ops, "ranks": ranks, "hosts": hosts, "size": sizes, "unit": set(units)}
     return {name: values.pop() for name, values in named.items() if len(values) == 1}
 
 
@@ -393,7 +402,7 @@ class Table:
         units = Units(self.columns, rows, groups[0].at, factor, blocks=blocks, usual=self.rccl)
         self._check_facts(groups[0], units)
         self.keys = [] if self.rccl or _OF_BUSBW.issubset(self.header) else self._keys()
-        self.draft.facts["caption"] = self._shared()
+        self.draft.facts |= {"caption": self._shared(), "hosts": self.facts.get("hosts")}
         for number, cells in self.rows if units.size_is_known else ():
             for group in groups:
                 self._add(number, cells, group, units)
@@ -540,12 +549,12 @@ class Table:
             messages = 1 if is_rated else None  # one S in a call, so that its time follows
         elif _is_plain(tool_op, ranks):
             values.setdefault("algbw", values.get("bandwidth"))
-        check = _CHECK.match(values.get("check") or "")
+        check = next((_CHECKS[word] for word in _CHECKS if (values.get("check") or "").startswith(word)), None)
         pair = _PAIR.fullmatch(values.get("group") or "")
         source, target = (None, None) if pair is None else pair.groups()
         result = next((self.columns[group.at[name]] for name in ("time", *RATES) if name in group.at), None)
         statistic = values.get("statistic") or (None if result is None else result.statistic)
-        fields: dict[str, Any] = {} if check is None else {"check": check[0]}
+        fields: dict[str, Any] = {} if check is None else {"check": check}
         fields |= verdict(values["wrong"]) if "wrong" in values else {}
         fields |= {} if ranks is None and "ranks" not in values else {"ranks": ranks}
         fields |= {"settings": " ".join(named)} if named else {}

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.launched import LAUNCHER, launched
 from busbw_analysis.data.readers.lines import dtype_named, number, op_named, redop_named, rest, scaled, whole
 
 SIGN: Final = re.compile(rb"(?m)^ *Count +Size +Time, us")
@@ -18,7 +19,7 @@ _MISSING: Final = (
     "the lines that name the operation of this table are missing; put them above it: Collective: Allreduce"
 )
 _SETTING: Final = re.compile(r"(Collective|Memory type|Datatype|Reduction|Inplace): +(\S+)")
-_LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bucc_perftest")
+_PROGRAM: Final = "ucc_perftest"
 _GATHERED: Final = frozenset({"all_gather", "gather"})
 _SCATTERED: Final = frozenset({"all_to_all", "reduce_scatter", "scatter"})
 _NAMES: Final = ("count", "size", "avg", "min", "max", "busbw", "busbw max", "busbw min")
@@ -31,8 +32,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     started: dict[str, Any] = {}
     current = False
     for line in draft.scan(lines):
-        if (match := _LAUNCH.search(line.text)) is not None:
-            started = {"ranks": int(match[1]), "command": line.text[:1000]}
+        before, program, _ = line.text.partition(_PROGRAM)
+        if program and LAUNCHER.search(before) and (launch := launched(before)).ranks is not None:
+            started = {"ranks": launch.ranks, "hosts": launch.even_hosts, "command": line.text[:1000]}
         elif (match := _SETTING.match(line.text)) is not None:
             if match[1] == "Collective":
                 draft.begin(line.number)
