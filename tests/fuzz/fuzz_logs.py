@@ -215,10 +215,11 @@ def make(seed: int) -> Hostile:
 
 
 def _numbers(text: str) -> list[float]:
-    stripped = [line.text for line in clean(text.split("\n"))]
+    stripped = "\n".join(line.text for line in clean(text.split("\n")))
     seen = as_line(text)  # without characters that nobody sees, such as a soft hyphen inside a number
     plain = _THOUSANDS.sub("", text)
-    found = {float(word) for part in (text, seen, plain, *stripped) for word in _NUMBER.findall(part)} | _CONSTANTS
+    found = set(map(float, {word for part in {text, seen, plain, stripped} for word in _NUMBER.findall(part)}))
+    found |= _CONSTANTS
     found |= {float(count) * float(each) for count, each in _PRODUCT.findall(text + seen)}
     return sorted(filter(math.isfinite, found))
 

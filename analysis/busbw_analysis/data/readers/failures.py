@@ -6,6 +6,7 @@ of pytorch/pytorch; ``ncclGetErrorString``; ``src/perftest_communication.c`` of 
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 
@@ -791,52 +792,59 @@ FAILURES: Final = (
 """The first that a log has is its answer: the one that says most comes first."""
 SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
-_MAY_FAIL: Final = re.compile(
-    "rror|ail|ime(?:d )?out|nable to|runcated|ismatch|sync(?: fatal)? event|state is |not found|oo many open"
-    "|not yet init|MNNVL|IMEX|nvidia-imex|NVLS|nvls.cc|p2p.cc|peer access|ordinal|no CUDA-cap|undefined symbol"
-    "|not known|[Nn]o address|not built with|PMI|as root|egmentation|ssh[: ]|[OP]RTE |UC[CX] |losed by|efused|hut down"
-    "|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
-    "|uplicate GPU|ut of memory|oom[-_]kill|OOMK|Out Of M|already checked"
-    "|remote size|llegal|ligned|device-side|Xid |fallen off|device handle|RESET_REQ|HW Exc|or unavailable"
-    "|exit|Exit [Cc]ode|ignal|remote p"
-    "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
-    "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
-    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
-    "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
-    "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
-    r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
-    r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
+_MAY_FAIL: Final = (
+    *("rror", "ail", "imed out", "imeout", "nable to", "runcated", "ismatch", "sync fatal event", "sync event"),
+    *("state is ", "not found", "oo many open", "not yet init", "MNNVL", "IMEX", "nvidia-imex", "NVLS", "nvls.cc"),
+    *("p2p.cc", "peer access", "ordinal", "no CUDA-cap", "undefined symbol", "not known", "No address", "no address"),
+    *("not built with", "PMI", "as root", "egmentation", "ssh:", "ssh ", "ORTE ", "PRTE ", "UCC ", "UCX "),
+    *("losed by", "efused", "hut down", "EADDRINUSE", "issing ranks", "Stalled", "stuck for", "No socket"),
+    *("no socket", "uplicate GPU", "ut of memory", "oom-kill", "oom_kill", "OOMK", "Out Of M", "already checked"),
+    *("remote size", "llegal", "ligned", "device-side", "Xid ", "fallen off", "device handle", "RESET_REQ", "HW Exc"),
+    *("exit", "Exit Code", "Exit code", "ignal", "remote p", "ncclRem", "ncclSys", "ncclUnh", "ncclIn", "Invalid"),
+    *("invalid", "slots", "Permission", "complete a TCP", "not access", "loading shared", "ouldn't", "retry c"),
+    *("shared memory s", "Broken pipe", "Parser f", "Waiting for c", "DUE TO", "peer mapping", "RETRY", "wr_id"),
+    *("Got completion", "Software caused", "Root Cause", "No route", "reset by", "unreachable", "UNDELIVER"),
+    *("OFI poll", "DEADLINE_E", "peermem det", "access v", "rank  ", " resolve ", "subset of ranks"),
+    *("is running coll", "queue exh", "receive grad", "finished reduction", "imes out", "EXIT CODE", "SIGNAL: "),
+    *("actor ", "worker died", "BAD TERM", "eartbeats", "Remote daemon", "lost comm", "sshd: ", "group.cc"),
+    *("placement gr", "No compon", "cannot be sel", "No interface", "an't open", "no hfi", "different sub"),
+    *("aborting", "may be stuck"),
 )
-"""In every line that is about a failure, and found faster than the signs."""
+"""One of which is in every line that is about a failure: found faster than the signs."""
 _GOES_ON: Final = re.compile(
     rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died|restarting"
     rb"|Waiting (?:in|for)|No available shared memory broadcast|may be stuck"
     rb"|It is expected if|import of .{0,40} failed|UCX  ERROR ibv_reg"
 )
 """Of workers that a launcher starts again, of what may still come, and of what a program can do without."""
-_MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())
+_MAY_FAIL_BYTES: Final = tuple(map(str.encode, _MAY_FAIL))
+
+
+def _failed(lines: Sequence[bytes], text: bytes) -> Iterator[tuple[int, re.Match[bytes]]]:
+    """The index of each of the ``lines`` of a text that is about a failure, and where it says so."""
+    words = [word for word in _MAY_FAIL_BYTES if word in text]
+    may_fail = (at for at, line in enumerate(lines) if any(map(line.__contains__, words)))
+    return ((at, match) for at in (may_fail if words else ()) if (match := _SIGN.search(lines[at])) is not None)
 
 
 class _Sign:
     """Finds the first line that is about a failure."""
 
     def search(self, text: bytes) -> re.Match[bytes] | None:
-        lines = filter(_MAY_FAIL_BYTES.search, text.split(b"\n"))
-        return next(filter(None, map(_SIGN.search, lines)), None)
+        return next((match for _, match in _failed(text.split(b"\n"), text)), None)
 
 
 def after_the_last(text: bytes) -> bytes:
     """What follows the last line about a failure; nothing unless programs go on after all of them."""
     lines = text.split(b"\n")
-    failed = [at for at, line in enumerate(lines) if _MAY_FAIL_BYTES.search(line) and _SIGN.search(line)]
+    failed = [at for at, _ in _failed(lines, text)]
     go_on = all(_GOES_ON.search(lines[at]) for at in failed)
     return b"\n".join(lines[failed[-1] + 1 :]) if failed and go_on else b""
 
 
 def is_only_ended(text: bytes) -> bool:
     """Whether all that a text says of a failure is that somebody ended the job."""
-    lines = [line for line in text.split(b"\n") if _MAY_FAIL_BYTES.search(line) and _SIGN.search(line)]
-    return all(b"SIGTERM" in line for line in lines)
+    return all(b"SIGTERM" in match.string for _, match in _failed(text.split(b"\n"), text))
 
 
 SIGN: Final = _Sign()
@@ -844,4 +852,4 @@ SIGN: Final = _Sign()
 
 def may_fail(text: str) -> bool:
     """Whether a line may be about a failure."""
-    return _MAY_FAIL.search(text) is not None
+    return any(map(text.__contains__, _MAY_FAIL))

@@ -386,13 +386,11 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     is_recognised = reader is None
     reader, pasted = (reader, pasted) if reader else _with_spaces(recognise(_unpasted(pasted, head)), pasted, head)
     reader, head = _further(file, reader, pasted, head)
-    has_steps = _has_steps(head)
-    steps_after = training.SIGN.search(failures.after_the_last(head)) is not None
-    goes_on = reader is _FAILURE and (steps_after or failures.is_only_ended(head))
-    if has_steps and is_recognised and (goes_on or reader in {None, _MESSAGES, *_NETWORK, _STALLED}):
+    may_train = reader in {None, _MESSAGES, *_NETWORK, _STALLED} or (reader is _FAILURE and _goes_on(head))
+    if is_recognised and may_train and _has_steps(head):
         raise _of_training(name, file)
-    unread = _unread(name, head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head)
-    if reader in {None, _HARDWARE, _MESSAGES} and unread is not None:
+    searched = head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head
+    if reader in {None, _HARDWARE, _MESSAGES} and (unread := _unread(name, searched)) is not None:
         raise unread
     if reader is None:
         raise _unknown(name, file, pasted, head)
@@ -401,20 +399,20 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         return _read_table(name, file, pasted, head) if is_table else _read(name, file, reader, pasted)
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
-            is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
+            is_sentence = error.code == "not-a-log" and not _has_steps(head)  # that was taken for headings
             _read_messages(name, file, pasted, (_FAILURE, _MESSAGES) if is_sentence else (_FAILURE,))
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
-        if has_steps and (reader is _TABLE or is_unread):
+        if (reader is _TABLE or is_unread) and _has_steps(head):
             raise _of_training(name, file) from error
-        if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:
+        says_little = reader is _TABLE and is_recognised and error.code in _SAYS_LITTLE
+        if says_little and (unread := _unread(name, head)) is not None:
             raise unread from error
-        without = {reader, *_WITHOUT_RESULTS, *_NETWORK}
-        others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
-        gives_little = {"no-results", "healthy", "hang", "messages", "no-header"}
-        if error.code not in gives_little or not others or not is_recognised:
+        if error.code not in {"no-results", "healthy", "hang", "messages", "no-header"} or not is_recognised:
             raise
-        with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
-            return _read(name, file, others[0], pasted)
+        without = {reader, *_WITHOUT_RESULTS, *_NETWORK}
+        others = (other for other in _recognising(_unpasted(pasted, head)) if other not in without)
+        with suppress(LogError, StopIteration):  # such as a Markdown table above the last line of nccl-tests
+            return _read(name, file, next(others), pasted)
         raise
 
 
@@ -429,6 +427,11 @@ def _further(file: IO[bytes], reader: Reader | None, pasted: paste.Paste, head: 
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader in {_FAILURE, *_NETWORK} and found in _WITHOUT_RESULTS) else found
     return reader, head
+
+
+def _goes_on(head: bytes) -> bool:
+    """Whether steps follow the last failure, or somebody only ended the job."""
+    return training.SIGN.search(failures.after_the_last(head)) is not None or failures.is_only_ended(head)
 
 
 def _has_steps(head: bytes) -> bool:

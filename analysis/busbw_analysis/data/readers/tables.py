@@ -23,7 +23,8 @@ from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
-    rb"(?im)^(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed"
+    rb"(?im)^(?=[ \t>#|\x80-\xff]*[a-z*`(\"])"
+    rb"(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed"
     rb"|iteration +\d+/))"
     rb"(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
