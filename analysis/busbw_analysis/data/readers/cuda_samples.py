@@ -80,7 +80,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             device = match["device"]
             draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
         elif words[:1] in (["D\\D"], ["GPU"], ["CPU"], ["Dir\\D"]):
-            columns = words[1:] if words[0] != "CPU" and title is not None and title.re is not _COPY else []
+            is_matrix = words[0] != "CPU" and title is not None and title.re is not _COPY
+            columns = words[1:] if is_matrix and all(word.isdecimal() or word == "Total" for word in words[1:]) else []
         elif words[1:] == ["Memory", "Transfers"]:
             kind = words[0]
         elif _add_line(draft, line, device):

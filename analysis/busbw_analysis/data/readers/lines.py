@@ -81,6 +81,12 @@ GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}(?:,\d{1,7}\]<std(?:out|err)>:|\])(?
 """The label of a rank inside a row: ``-1[0]     42.1``, ``-1[1,0]<stdout>:    42.1``."""
 
 
+_HEADING: Final = re.compile(
+    r"(?i)#?(?:size|count|type|redop|root|time|algbw|busbw|#wrong|bytes|secs?\.|repetitions|iterations|throughput|elapsed"
+    r"|[\w.^]*(?:bits|bytes|MB|msg|usec|xfers)/(?:s|sec|xfer)|\w+\[[\w/]+\])"
+)
+_FEWEST_HEADINGS: Final = 3
+
 HOSTS: Final = re.compile(
     r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
 )
@@ -181,6 +187,12 @@ def hosts_of(command: str | Sequence[str], ranks: int) -> tuple[str, ...]:
         named = (host.partition(":") for host in found[1].split(",")) if found is not None else ()
         command = [host for host, _, count in named for _ in range(int(count or 1))]
     return tuple(command) if len(command) == ranks else ()
+
+
+def are_headings(words: Sequence[str]) -> bool:
+    """Whether words are those of a line of headings or units above rows of some tool."""
+    known = sum(_HEADING.fullmatch(word) is not None for word in words)
+    return known >= _FEWEST_HEADINGS and 2 * known >= len(words) and not any(number(word) is not None for word in words)
 
 
 def number(text: str) -> float | None:

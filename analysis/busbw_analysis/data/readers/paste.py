@@ -364,8 +364,9 @@ def _is_bare(texts: Sequence[str], is_log: Callable[[str], int]) -> bool:
 
 
 def _width(texts: Sequence[str]) -> int | None:
-    """The length of the longest lines if a terminal broke them there: most go on in the next line, and there are more
-    whose rest is shorter than lines that are followed by another row with as many words.
+    """The length of the longest lines if a terminal broke them there: most go on in the next line, some beside a space
+    (a mail breaks between words and leaves none), and there are more whose rest is shorter than lines that are followed
+    by another row with as many words.
     """
     lengths = [len(text.rstrip("\r\n")) for text in texts]
     width = max(lengths, default=0)
@@ -375,7 +376,8 @@ def _width(texts: Sequence[str]) -> int | None:
     rests = [at for at in broken if _goes_on(texts[at], texts[at + 1]) and not texts[at].rstrip().endswith(")")]
     alike = sum(words[at + 1] == words[at] and _is_row(texts[at]) and _is_row(texts[at + 1]) for at in rests)
     sure = sum(lengths[at + 1] < width and words[at + 1] != words[at] for at in rests)
-    return width if sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
+    spaced = any(texts[at].rstrip("\r\n")[-1:].isspace() or texts[at + 1][:1].isspace() for at in rests)
+    return width if spaced and sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
 
 
 def _goes_on(before: str, text: str) -> bool:
