@@ -184,6 +184,11 @@ UCC: Final = (
 )
 PERFTEST: Final = "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n"
 P2P: Final = "P2P=Disabled Latency Matrix (us)\n   GPU     0      1\n     0   2.25  21.50\n     1  22.50   2.50\n"
+NIXL: Final = "Block Size (B)  Batch Size  B/W (GB/Sec)  Avg Lat. (us)  Avg Prep (us)\n"
+COPIES: Final = (
+    " Device to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n   Transfer Size (Bytes)  Bandwidth(GB/s)\n"
+    "   32000000  739.2\n"
+)
 OF_BARRIER: Final = (
     "# Benchmarking Barrier\n| size (B) | algbw (GB/s) | busbw (GB/s) |\n|---|---|---|\n| 1024 | 0.48 | 0.92 |\n"
 )
@@ -214,6 +219,13 @@ SIZES: Final = {
     "a rounded size": ("size | time (us)\n2.93 KiB | 5.0\n1.4 MiB | 7.49\n", [3000, 1468006]),
     "units beside their headings": ("x\tsize\t(B)\ttime (us)\tbusbw (GB/s)\na\t1024\t2048\t5.0\t6.0\n", []),
     "the rest of headings in Markdown": ("time(us) | size (B) |\n| 40.69 | 38|\n", []),
+    "a column less below the rest of headings": ("time(us) | size (B) |\n| 40.69 |\n", []),
+    "calls that are no number of calls": (f"{IMB}1024 1000 1.00 1024.00\n2 28.2 28.2 637.4\n", [1024]),
+    "the rest of a row": (f"{NIXL}4096 1 0.195 21.0 10.\n5 12.0 2.5 3.0 18.5\n1024 1 0.195 21.0 10.5\n", [1024]),
+    "a copy and a row of OSU": (
+        f"{COPIES}\n# OSU MPI Latency Test v5.6.2\n# Size  Latency (us)\n0  1.25\n",
+        [32000000],
+    ),
     "no bar before Markdown": ("time(us) | size (B) |\n--- | --- |\n40.69 | 38 |\n", [38]),
     "no time": ("size (B) | time (us) | busbw (GB/s)\n1024 | 0 | 18.35\n2048 | 5.0 | 18.35\n", [2048]),
     "a sentence below a matrix": (f"{P2P}\nGPU Boost is enabled.\n# of 16 ranks\n", [16, 16]),
@@ -265,3 +277,18 @@ def test_a_redop_is_no_number() -> None:
     row = "4096 256 float 18.00 0.23 0.17 N/A 20.00 0.20 0.15 N/A"
     assert rows(f"{header}\n{units}\n{row}\n") == ()
     assert [found.time_seconds for found in rows(f"{header} error\n{units}\n{row}\n")] == [18e-6, 20e-6]
+
+
+def test_a_second_log_of_p2p_copies_adds_no_latency_of_ones() -> None:
+    text = stored("cuda-p2p.txt")
+    assert set(numbers(text + text)) == set(numbers(text))
+
+
+def test_a_step_that_a_terminal_broke_inside_of_its_time_is_whole() -> None:
+    line = (
+        "I0811 21:55:16.704861 138 metric_logger.py:226] completed step: {}, seconds: 10.344, TFLOP/s/device: 346.932, "
+        "Tokens/s/device: 19006.461, total_weights: 1572864, loss: 12.979"
+    )
+    steps = map(line.format, range(1, 7))
+    lines = [step[at : at + 39] for step in steps for at in range(0, len(step), 39)]
+    assert {step.value for step in read_steps("log", BytesIO("\n".join(lines).encode())).steps} == {10.344}

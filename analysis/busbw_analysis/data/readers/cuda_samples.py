@@ -58,9 +58,10 @@ _BETWEEN: Final = {
 """Matrix → operation between two GPUs, and how often its rate counts S."""
 _LATENCY_BYTES: Final = 16
 _OTHER_TITLE: Final = re.compile(
-    r"(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = |(?:Host|Device) to \w+ Bandwidth"
+    r"#|P2P Connectivity Matrix|(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = "
+    r"|(?:Host|Device) to \w+ Bandwidth"
 )
-"""Of a matrix whose unit is cut off, and what ends the copies."""
+"""Of a matrix whose unit is cut off, of one without rates, and what ends the copies."""
 _TITLES: Final = (_MATRIX, _COPY, _GRIND)
 
 

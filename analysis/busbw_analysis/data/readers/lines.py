@@ -48,7 +48,7 @@ NCCL_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "s
 MPI_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
 """Operations whose size or count is that of one block, in NCCL's and in MPI's benchmarks."""
 _EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
 _PREFIX: Final = re.compile(
     r"\s*(?:"

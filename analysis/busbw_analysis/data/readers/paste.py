@@ -89,6 +89,8 @@ _APART: Final = re.compile(r"NCCL (?:INFO|WARN)|\[thread ")
 """Messages of NCCL, and rows of ucx_perftest before the final ones, whose label is no prefix."""
 _OF_IPERF: Final = re.compile(r"\[ *(?:\d+|SUM|ID)\](?:\[[\w-]+\])?(?= +(?:[\d.]+- *[\d.]+ +sec|Interval) )")
 """The stream of a row, which is no prefix."""
+_TORN: Final = re.compile(r"[^\S\n]\n|\n[^\S\n]|\w\n[.,/_:]\w|\d[.,]\n\d")
+"""The end of a line and the start of the next one, between which a terminal broke and no mail."""
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
@@ -365,8 +367,8 @@ def _is_bare(texts: Sequence[str], is_log: Callable[[str], int]) -> bool:
 
 def _width(texts: Sequence[str]) -> int | None:
     """The length of the longest lines if a terminal broke them there: most go on in the next line, some beside a space
-    (a mail breaks between words and leaves none), and there are more whose rest is shorter than lines that are followed
-    by another row with as many words.
+    or inside a word (a mail breaks between words and leaves no space), and there are more whose rest is shorter than
+    lines that are followed by another row with as many words.
     """
     lengths = [len(text.rstrip("\r\n")) for text in texts]
     width = max(lengths, default=0)
@@ -376,8 +378,9 @@ def _width(texts: Sequence[str]) -> int | None:
     rests = [at for at in broken if _goes_on(texts[at], texts[at + 1]) and not texts[at].rstrip().endswith(")")]
     alike = sum(words[at + 1] == words[at] and _is_row(texts[at]) and _is_row(texts[at + 1]) for at in rests)
     sure = sum(lengths[at + 1] < width and words[at + 1] != words[at] for at in rests)
-    spaced = any(texts[at].rstrip("\r\n")[-1:].isspace() or texts[at + 1][:1].isspace() for at in rests)
-    return width if spaced and sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
+    breaks = ("\n".join((texts[at].rstrip("\r\n")[-2:], texts[at + 1][:2])) for at in rests)
+    is_wrapped = any(map(_TORN.search, breaks))
+    return width if is_wrapped and sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
 
 
 def _goes_on(before: str, text: str) -> bool:

@@ -344,8 +344,7 @@ class Table:
             return False
         if _RULE.fullmatch(line) is not None:
             return True
-        cells = self.split(line)
-        cells = [*cells, ""] if self.is_torn and line.startswith("|") else cells
+        cells = [] if self.is_torn and line.startswith("|") else self.split(line)
         if aligned and len(cells) != len(self.header):
             cells = _NUMBERS.findall(line)
         if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
