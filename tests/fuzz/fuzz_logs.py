@@ -54,6 +54,10 @@ _CONSTANTS: Final = frozenset({16.0})
 """Sizes that a tool has without saying so: the copies of p2pBandwidthLatencyTest whose latency it prints."""
 _ASSUMED: Final = {"iperf": {131072, 1448, 1460, 1470, 8192}, "qperf": {65536, 1}, "sockperf": {14}}
 """Sizes of messages by default, which a log need not have."""
+_CUT: Final = ("nccl-tests-truncated.txt",)
+"""Fixtures with a row that is cut, which are whole where more of them is cut."""
+_IN_GIB: Final = ("nccom-test",)
+"""Tools whose GB/s are GiB/s, which a table does not say."""
 _PER_SECOND: Final = ("netperf", "sockperf")
 """Tools that print how often something happened in a second, or round trips, of which a time is a part."""
 _UNITS: Final = (
@@ -202,7 +206,7 @@ def make(seed: int) -> Hostile:
     lines = [line for original in originals for line in original.lines]
     kind = random.choice(("spoiled", "spoiled", "pasted", "pasted", "both"))
     changes = [] if kind == "pasted" else random.choices(_SPOILED, k=random.choice((1, 1, 2, 4)))
-    changes += [] if kind == "spoiled" else random.sample(PASTES, random.choice((1, 1, 2, 3)))
+    changes += [] if kind == "spoiled" else dict.fromkeys(random.sample(PASTES, random.choice((1, 1, 2, 3))))
     if kind != "pasted":  # where every number has to be in the log as it is
         changes = [change for change in changes if change not in {wrap, write}]
     changes.sort(key={wrap, fill}.__contains__)  # as the last, else nobody can say where lines were broken
@@ -215,10 +219,11 @@ def make(seed: int) -> Hostile:
 
 
 def _numbers(text: str) -> list[float]:
-    stripped = [line.text for line in clean(text.split("\n"))]
+    stripped = "\n".join(line.text for line in clean(text.split("\n")))
     seen = as_line(text)  # without characters that nobody sees, such as a soft hyphen inside a number
     plain = _THOUSANDS.sub("", text)
-    found = {float(word) for part in (text, seen, plain, *stripped) for word in _NUMBER.findall(part)} | _CONSTANTS
+    found = set(map(float, {word for part in {text, seen, plain, stripped} for word in _NUMBER.findall(part)}))
+    found |= _CONSTANTS
     found |= {float(count) * float(each) for count, each in _PRODUCT.findall(text + seen)}
     return sorted(filter(math.isfinite, found))
 
@@ -295,6 +300,11 @@ class _Result(NamedTuple):
         )
 
 
+def _in_gb(result: _Result) -> _Result:
+    time, *rates = result.results
+    return result._replace(results=(time, *(None if rate is None else rate / 2**30 * 1e9 for rate in rates)))
+
+
 def _results(read: ForeignLog | TrainingLog) -> list[_Result]:
     if isinstance(read, TrainingLog):
         return [_Result(None, (step.step, read.unit), (), (None, None), (step.value,)) for step in read.steps]
@@ -330,7 +340,16 @@ def _changed(read: ForeignLog | TrainingLog, originals: Sequence[Fixture]) -> _R
     """A result of a paste that none of the ``originals`` has; None: there is none."""
     if isinstance(read, ForeignLog) and any(note.code == "rate-differs" for note in read.notes):
         return None  # the reader says that a number is doubtful
+    if any(original.name in _CUT for original in originals):
+        return None
     truth = [result for original in originals for result in _truth(original)]
+    if isinstance(read, ForeignLog) and read.tool not in _IN_GIB:
+        truth += [_in_gb(result) for original in originals if original.reader in _IN_GIB for result in _truth(original)]
+    if isinstance(read, ForeignLog) and len(originals) > 1:  # the text of one may name the operation of the other
+        ops = {row.op for row in read.rows}
+        truth += [
+            result._replace(named=(op, *result.named[1:])) for result in truth for op in ops if not result.named[0]
+        ]
     known = frozenset(truth)
     statistics = {result.statistic for result in truth}
     rest = (result for result in _results(read) if result not in known and result.statistic in statistics)

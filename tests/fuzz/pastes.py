@@ -12,6 +12,9 @@ PREFIXES: Final = ("[1,0]<stdout>:", "0: ", "[0] ", "\x1b[31m", "2026-01-01T00:0
 _WRITTEN: Final = ((",", ""), (",", "."), (",", " "), (",", "\u202f"), (".", ","), (".", "'"), (".", " "))
 """Signs before decimals and between thousands."""
 _REAL: Final = re.compile(r"(?<![\w.,:/-])(\d+)(?:\.(\d+))?(?![\w.,:/-])")
+_LAST: Final = re.compile(r"(?:(?<!\S)\d{1,3}(?: \d{3})*(?: \d{0,3})?|\S+)$")
+"""The last word, which may be cut, or a number with spaces between thousands."""
+_PLAIN_REAL: Final = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.])")
 _SPELLINGS: Final = {
     "GB/s": ("GBps", "GB/sec", "GByte/s", "GBytes/s"),
     "MB/s": ("MBps", "MB/sec", "MByte/s"),
@@ -49,7 +52,7 @@ def _cut_json(random: Random, lines: list[str]) -> None:
 
 def _cut_right(random: Random, lines: list[str]) -> None:
     width = random.randint(40, 140)
-    lines[:] = [line if len(line) <= width else re.sub(r"\S+$", "", line[: width + 1]).rstrip() for line in lines]
+    lines[:] = [line if len(line) <= width else _LAST.sub("", line[: width + 1]).rstrip() for line in lines]
 
 
 def _cut_left(random: Random, lines: list[str]) -> None:
@@ -86,14 +89,16 @@ def fill(random: Random, lines: list[str]) -> None:
 
 
 def write(random: Random, lines: list[str]) -> None:
-    """Numbers as in other countries."""
+    """Numbers as in other countries, all or none."""
     decimal, between = random.choice(_WRITTEN)
 
     def written(number: re.Match[str]) -> str:
         whole = f"{int(number[1]):,}".replace(",", between) if len(number[1]) > 3 else number[1]
         return whole if number[2] is None else f"{whole}{decimal}{number[2]}"
 
-    lines[:] = [_REAL.sub(written, line) for line in lines]
+    changed = [_REAL.sub(written, line) for line in lines]
+    if decimal == "." or not any(map(_PLAIN_REAL.search, changed)):
+        lines[:] = changed
 
 
 def _spell(random: Random, lines: list[str]) -> None:

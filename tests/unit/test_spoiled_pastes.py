@@ -158,3 +158,138 @@ def test_steps_are_found_above_more_than_is_searched_at_a_time() -> None:
     with pytest.raises(OfTraining) as found:
         read_file("log", BytesIO((steps + "a line of the program\n" * 200_000).encode()))
     assert len(found.value.steps.steps) == 5
+
+
+def broken_by_mail(text: str, width: int) -> str:
+    """Between words, as a mail does, so that no space is left at a break."""
+    parts = (re.findall(rf"(?:\S{{{width},}}|.{{1,{width}}})(?:\s+|$)", line) or [""] for line in text.splitlines())
+    return "\n".join(part.rstrip() for line in parts for part in line)
+
+
+@pytest.mark.parametrize(
+    "name", ["nccl-tests-two-machines.txt", "nccl-tests-cputime.txt", "rccl-tests-hypercube.txt", "nccom.txt"]
+)
+def test_words_between_which_a_mail_broke_lines_are_not_joined(name: str) -> None:
+    known = numbers(stored(name))
+    for width in range(44, 100):
+        for row in numbers(broken_by_mail(stored(name), width)):
+            assert any(all(a in {None, b} for a, b in zip(row, other, strict=True)) for other in known), (width, row)
+
+
+OSU: Final = "# OSU MPI Allgather Latency Test v7.4\n# Size  Avg Latency(us)  Min Latency(us)  Max Latency(us)\n"
+IMB: Final = "# Benchmarking PingPong\n# #processes = 2\n#bytes #repetitions t[usec] Mbytes/sec\n"
+NCCOM: Final = "$ nccom-test -r 16 allg\nsize(B)  count(elems)  type  time(us)\n33554432  16777216  bf16  768\n"
+NETPERF: Final = "Size   Size    Size     Time     Throughput\nbytes  bytes   bytes    secs.    10^6bits/sec\n"
+UCC: Final = (
+    "Collective: Allreduce\nCount  Size  Time, us  Bus Bandwidth, GB/s\n1048576  4194304  1000.00  980.00  1020.00\n"
+)
+PERFTEST: Final = "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n"
+P2P: Final = "P2P=Disabled Latency Matrix (us)\n   GPU     0      1\n     0   2.25  21.50\n     1  22.50   2.50\n"
+NIXL: Final = "Block Size (B)  Batch Size  B/W (GB/Sec)  Avg Lat. (us)  Avg Prep (us)\n"
+COPIES: Final = (
+    " Device to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n   Transfer Size (Bytes)  Bandwidth(GB/s)\n"
+    "   32000000  739.2\n"
+)
+OF_BARRIER: Final = (
+    "# Benchmarking Barrier\n| size (B) | algbw (GB/s) | busbw (GB/s) |\n|---|---|---|\n| 1024 | 0.48 | 0.92 |\n"
+)
+SOCKPERF: Final = (
+    "sockperf tp -i 192.0.2.7\nNOTE: using msg-size=1024. \nSummary: Message Rate is 2000000 [msg/sec]\n"
+    "Summary: BandWidth is 1953.125 MBps\nIP = 192.0.2.7 PORT = 11111 # TCP\nSummary: Latency is 17.250 usec\n"
+)
+
+SIZES: Final = {
+    "an average between its extremes": (f"{OSU}8  5.25  4.50  6.00\n16  5.00  5.00  5.00\n", [8, 16]),
+    "an average outside of its extremes": (f"{OSU}8  10.50  9.00  12.00\n16  4.50  6.00  5.00\n", [8]),
+    "the headings of another tool": (f"{OSU}8 5 4 6\nbytes #sent #ack total time MB/sec usec/xfer\n64 10 9 11\n", [8]),
+    "the rule of another tool": (f"{OSU}8 5 4 6\n{'-' * 80}\n64 10 9 11\n", [8]),
+    "a line of a program": (f"{OSU}8 5 4 6\n[node1] UCX WARN size of a time in bytes is\n64 10 9 11\n", [8, 64]),
+    "a space in a number": (f"{IMB}1024 1000 1.00 1024.00\n2 048 1000 2.00\n", [1024]),
+    "rows of netperf": (
+        f"{NCCOM}{NETPERF}131072  16384  16384  10.01  9400.00\n131072  16384  bf16  9400.00\n",
+        [33554432],
+    ),
+    "a line of NCCL": (f"{NCCOM}Interim size of a message\n67108864  33554432  bf16  1500\n", [33554432, 67108864]),
+    "a number for a type": (f"{NCCOM}16777216  bf16  768  40.69\n", [33554432]),
+    "netperf below ucc_perftest": (f"{UCC}{NETPERF}131072  16384  16384  10.01  9400.00\n", [4194304]),
+    "a mean of calls for their number": (
+        f"{PERFTEST}1024 1000 90.50 90.25 0.1\n65536 2700.50 2700.25 0.04 1\n",
+        [1024],
+    ),
+    "a part of a byte": ("size (B) | time (us)\n1024 | 5.0\n7.34 | 7.49\n", [1024]),
+    "a rounded size": ("size | time (us)\n2.93 KiB | 5.0\n1.4 MiB | 7.49\n", [3000, 1468006]),
+    "units beside their headings": ("x\tsize\t(B)\ttime (us)\tbusbw (GB/s)\na\t1024\t2048\t5.0\t6.0\n", []),
+    "the rest of headings in Markdown": ("time(us) | size (B) |\n| 40.69 | 38|\n", []),
+    "a column less below the rest of headings": ("time(us) | size (B) |\n| 40.69 |\n", []),
+    "calls that are no number of calls": (f"{IMB}1024 1000 1.00 1024.00\n2 28.2 28.2 637.4\n", [1024]),
+    "the rest of a row": (f"{NIXL}4096 1 0.195 21.0 10.\n5 12.0 2.5 3.0 18.5\n1024 1 0.195 21.0 10.5\n", [1024]),
+    "a copy and a row of OSU": (
+        f"{COPIES}\n# OSU MPI Latency Test v5.6.2\n# Size  Latency (us)\n0  1.25\n",
+        [32000000],
+    ),
+    "no bar before Markdown": ("time(us) | size (B) |\n--- | --- |\n40.69 | 38 |\n", [38]),
+    "no time": ("size (B) | time (us) | busbw (GB/s)\n1024 | 0 | 18.35\n2048 | 5.0 | 18.35\n", [2048]),
+    "a sentence below a matrix": (f"{P2P}\nGPU Boost is enabled.\n# of 16 ranks\n", [16, 16]),
+    "a size of the test above": (SOCKPERF, [1024, 14]),
+}
+
+
+@pytest.mark.parametrize(("text", "sizes"), SIZES.values(), ids=SIZES)
+def test_a_row_that_does_not_fit_its_headings_is_left_out(text: str, sizes: list[int]) -> None:
+    assert [row.tool_size_bytes for row in rows(text)] == sizes
+
+
+def test_a_table_is_not_of_a_barrier_that_is_named_above() -> None:
+    assert [row.op for row in rows(OF_BARRIER)] == [None]
+    assert [row.op for row in rows(OF_BARRIER.replace("Barrier", "Allreduce"))] == ["all_reduce"]
+
+
+@pytest.mark.parametrize(("rate", "value"), [("159.628", 159.628), ("159.6\u00b91", None), ("159.6,", 159.6)])
+def test_a_rate_with_a_strange_digit_is_no_shorter_one(rate: str, value: float | None) -> None:
+    log = BytesIO(f"0/1, CurrSamplesPerSec=100.5, x\n0/2, CurrSamplesPerSec={rate} x\n".encode())
+    assert [step.value for step in read_steps("log", log).steps] == [100.5, *([] if value is None else [value])]
+
+
+@pytest.mark.parametrize(
+    ("said", "rates"),
+    [
+        ("bandwidth:  13.1|\n|   | 3 GB/s", [13.13e9]),
+        ("bandwidth:7 13.13 GB/s", []),
+        ("bandwidth: | 13.13 GB/s,\n|| | | | 0 Host to GPU bandwidth: | 12.37 GB/s, GPU 0", []),
+    ],
+)
+def test_a_rate_of_dcgm_is_one_number(said: str, rates: list[float]) -> None:
+    assert [row.rate for row in rows(f"| DCGM Version | 3.3.1 |\n|  | GPU 0 GPU to Host {said} |\n")] == rates
+
+
+def test_iterations_with_a_decimal_comma_are_no_iterations() -> None:
+    text = stored("ucx-perftest.txt")
+    assert [row.iterations for row in rows(re.sub(r"(Final: +)1000", r"\g<1>1,000", text))] == [1000]
+    assert 15 not in {row.iterations for row in rows(re.sub(r"(Final: +)1000", r"\g<1>1,5", text))}
+
+
+def test_rates_of_netperf_are_of_thousands() -> None:
+    assert [row.tool_op for row in rows(stored("netperf.txt").replace("10^6", "10^1"))] == ["TCP_RR"]
+
+
+def test_a_redop_is_no_number() -> None:
+    header = "# size count type redop time algbw busbw error time algbw busbw"
+    units = "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)"
+    row = "4096 256 float 18.00 0.23 0.17 N/A 20.00 0.20 0.15 N/A"
+    assert rows(f"{header}\n{units}\n{row}\n") == ()
+    assert [found.time_seconds for found in rows(f"{header} error\n{units}\n{row}\n")] == [18e-6, 20e-6]
+
+
+def test_a_second_log_of_p2p_copies_adds_no_latency_of_ones() -> None:
+    text = stored("cuda-p2p.txt")
+    assert set(numbers(text + text)) == set(numbers(text))
+
+
+def test_a_step_that_a_terminal_broke_inside_of_its_time_is_whole() -> None:
+    line = (
+        "I0811 21:55:16.704861 138 metric_logger.py:226] completed step: {}, seconds: 10.344, TFLOP/s/device: 346.932, "
+        "Tokens/s/device: 19006.461, total_weights: 1572864, loss: 12.979"
+    )
+    steps = map(line.format, range(1, 7))
+    lines = [step[at : at + 39] for step in steps for at in range(0, len(step), 39)]
+    assert {step.value for step in read_steps("log", BytesIO("\n".join(lines).encode())).steps} == {10.344}

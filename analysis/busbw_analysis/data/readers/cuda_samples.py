@@ -58,9 +58,10 @@ _BETWEEN: Final = {
 """Matrix → operation between two GPUs, and how often its rate counts S."""
 _LATENCY_BYTES: Final = 16
 _OTHER_TITLE: Final = re.compile(
-    r"(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = |(?:Host|Device) to \w+ Bandwidth"
+    r"#|P2P Connectivity Matrix|(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = "
+    r"|(?:Host|Device) to \w+ Bandwidth"
 )
-"""Of a matrix whose unit is cut off, and what ends the copies."""
+"""Of a matrix whose unit is cut off, of one without rates, and what ends the copies."""
 _TITLES: Final = (_MATRIX, _COPY, _GRIND)
 
 
@@ -82,7 +83,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             device = match["device"]
             draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
         elif words[:1] in (["D\\D"], ["GPU"], ["CPU"], ["Dir\\D"]):
-            columns = words[1:] if words[0] != "CPU" and title is not None and title.re is not _COPY else []
+            is_matrix = words[0] != "CPU" and title is not None and title.re is not _COPY
+            columns = words[1:] if is_matrix and all(word.isdecimal() or word == "Total" for word in words[1:]) else []
         elif words[1:] == ["Memory", "Transfers"]:
             kind = words[0]
         elif _add_line(draft, line, device):

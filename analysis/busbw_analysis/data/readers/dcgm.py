@@ -11,14 +11,15 @@ from typing import Any, Final
 from busbw_analysis.data.readers.draft import Draft
 
 SIGN: Final = re.compile(rb"(?:GPU to Host|Host to GPU) bandwidth:|\| +DCGM Version")
-_BESIDE: Final = re.compile(r"[\s|]|\\t|\\n")
-"""What stands between the letters of a sentence: in the table it is broken anywhere."""
+_BESIDE: Final = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\||\\t|\\n")
+"""What stands between the letters of a sentence, but not between numbers: in the table it is broken anywhere."""
 _RATE: Final = re.compile(
     r'"entity_id":(?P<entity>\d{1,5})|(?:GPU(?P<gpu>\d{1,5}))?(?P<way>GPUtoHost|HosttoGPU|bidirectional)bandwidth:'
     r"(?P<rate>\d{1,6}(?:\.\d{1,9})?)GB/s",
     re.ASCII,
 )
 _FRAMED: Final = 2
+_MOST_FRAMED: Final = 5
 _WAYS: Final[dict[str, tuple[str, int]]] = {
     "GPUtoHost": ("device_to_host", 1),
     "HosttoGPU": ("host_to_device", 1),
@@ -31,6 +32,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     text, gpu = "", "0"
     for line in draft.scan(lines):
         cells = line.text.split("|")  # the second is the text, behind the number of a line perhaps
+        text = "" if len(cells) > _MOST_FRAMED else text  # its cells were cut, and what was in them
         text += _BESIDE.sub("", cells[-2] if len(cells) > _FRAMED else line.text)
         end = 0
         for match in _RATE.finditer(text):

@@ -6,6 +6,7 @@ operations and one block of S for others. busbw over algbw depends on the ranks.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from busbw.ops import OPS, bus_factor
@@ -56,8 +57,8 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
         given = ranks or (blocks if blocks is not None and blocks > 1 else None)
         possible = [
             number
-            for number in ([given] if given is not None else range(2, _MOST_RANKS + 1))
-            if abs((factor := bus_factor(name, number) or 0.0) - ratio) <= error
+            for number, factor in (((given, bus_factor(name, given) or 0.0),) if given is not None else _factors(name))
+            if abs(factor - ratio) <= error
             and all(
                 abs(factor * low / high - 1) <= _SAME_RANKS + half_a_digit * (1 / high + 1 / low)
                 for high, low in others
@@ -68,6 +69,12 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
         if possible and (op is not None or _has_columns(name, best)):
             candidates.append(Fit(name, possible[0] if len(possible) == 1 else None))
     return tuple(candidates)
+
+
+@lru_cache(maxsize=64)
+def _factors(op: str) -> tuple[tuple[int, float], ...]:
+    """Every number of ranks, with busbw over algbw."""
+    return tuple((ranks, bus_factor(op, ranks) or 0.0) for ranks in range(2, _MOST_RANKS + 1))
 
 
 def _blocks(row: Aggregate) -> int | None:

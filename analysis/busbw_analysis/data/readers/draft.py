@@ -12,7 +12,7 @@ from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.failures import explained, may_fail
 from busbw_analysis.data.readers.json_text import decoded, text
-from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
+from busbw_analysis.data.readers.lines import (Line, are_headings, clean, dtype_named, number, op_named, redop_named, whole)
 from busbw_analysis.data.readers.literals import words_of
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.nccl_info import (
@@ -64,6 +64,10 @@ _COMMAND: Final = re.compile(
     r"(?:\s+(?!Version)|$)"
 )
 """A command line of a tool whose reader needs nothing else of it."""
+_EXTREME: Final = re.compile(r"(?:t_)?(min|avg|max)(?![a-z])", re.IGNORECASE)
+_ROUNDED: Final = 1.01
+_REST: Final = re.compile(r"0\d")
+"""The rest of a number, behind a space between thousands."""
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
     **dict.fromkeys(("count", "root", "iterations"), whole),
@@ -197,7 +201,8 @@ class Draft:
     def add(self, line: int, **fields: object) -> None:
         """Add a row with fields of ``Aggregate``. ``end`` adds the ranks, and S for a size in blocks."""
         results = [value for name in _RESULTS if (value := fields.get(name)) is not None]
-        if not results or any(isinstance(value, float) and value < 0 for value in results):
+        no_time = fields.get("time_seconds") == 0.0
+        if not results or no_time or any(isinstance(value, float) and value < 0 for value in results):
             self.note("not-a-number", line, "a row without a time or rate, or with a negative one, is ignored")
         else:
             self.rows.append(fields | {"line": line})
@@ -234,14 +239,17 @@ class Draft:
 
         The words of a row are numbers or in ``others``; a comment may follow.
         """
-        self.names = () if words[:1] == ["$"] else self.names  # the next command
+        self.names = () if words[:1] == ["$"] or are_headings(words) else self.names  # of what follows
         names, allowed = self.names, {"...", *others}
+        if names and any(map(_REST.match, words)):
+            self.note("truncated-row", line.number, "a row with a space inside a number is ignored: write 1024")
+            return None
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
         commented = stop == len(names) < len(words) and not words[stop][0].isalnum()
         if not names or not words or words[0] == "..." or (stop < len(words) and not commented):
             return None
-        if stop == len(names):
-            return dict(zip(names, words[:stop], strict=True))
+        if stop == len(names) and _in_order(cells := dict(zip(names, words[:stop], strict=True))):
+            return cells
         self.note("truncated-row", line.number, "a row that does not fit its header is ignored: paste all of its words")
         return None
 
@@ -364,6 +372,16 @@ class Draft:
     def _fault(self, codes: Iterable[str] = FAULTS) -> tuple[str, str] | None:
         """Text and action of the gravest fault that is evident, of those with these codes."""
         return next(((self._noted(code), ACTION[code]) for code in codes if code in self._notes), None)
+
+
+def _in_order(cells: Mapping[str, str]) -> bool:
+    """Whether an average is between its extremes; elsewhere a word of the row or of its header is missing."""
+    of_each: dict[str, dict[str, float]] = {}
+    for name, word in cells.items():
+        if (match := _EXTREME.match(name)) is not None and (value := number(word)) is not None:
+            of_each.setdefault(name[match.end() :], {})[match[1].lower()] = value
+    known = [each for each in of_each.values() if len(each) == len({"min", "avg", "max"})]
+    return all(each["min"] <= each["avg"] * _ROUNDED and each["avg"] <= each["max"] * _ROUNDED for each in known)
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -48,7 +48,7 @@ NCCL_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "s
 MPI_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
 """Operations whose size or count is that of one block, in NCCL's and in MPI's benchmarks."""
 _EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
 _PREFIX: Final = re.compile(
     r"\s*(?:"
@@ -80,6 +80,12 @@ _QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
 GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}(?:,\d{1,7}\]<std(?:out|err)>:|\])(?=\s|$)")
 """The label of a rank inside a row: ``-1[0]     42.1``, ``-1[1,0]<stdout>:    42.1``."""
 
+
+_HEADING: Final = re.compile(
+    r"(?i)#?(?:size|count|type|redop|root|time|algbw|busbw|#wrong|bytes|secs?\.|repetitions|iterations|throughput|elapsed"
+    r"|[\w.^]*(?:bits|bytes|MB|msg|usec|xfers)/(?:s|sec|xfer)|\w+\[[\w/]+\])"
+)
+_FEWEST_HEADINGS: Final = 3
 
 HOSTS: Final = re.compile(
     r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
@@ -162,6 +168,12 @@ def hosts_of(command: str | Sequence[str], ranks: int) -> tuple[str, ...]:
         named = (host.partition(":") for host in found[1].split(",")) if found is not None else ()
         command = [host for host, _, count in named for _ in range(int(count or 1))]
     return tuple(command) if len(command) == ranks else ()
+
+
+def are_headings(words: Sequence[str]) -> bool:
+    """Whether words are those of a line of headings or units above rows of some tool."""
+    known = sum(_HEADING.fullmatch(word) is not None for word in words)
+    return known >= _FEWEST_HEADINGS and 2 * known >= len(words) and not any(number(word) is not None for word in words)
 
 
 def number(text: str) -> float | None:

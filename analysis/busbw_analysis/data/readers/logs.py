@@ -390,8 +390,8 @@ def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
         if _ends_in_an_exception(file):
             _read_exception(name, file, pasted)
         raise _of_training(name, file)
-    unread = _unread(name, head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head)
-    if reader in {None, _HARDWARE, _MESSAGES} and unread is not None:
+    searched = head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head
+    if reader in {None, _HARDWARE, _MESSAGES} and (unread := _unread(name, searched)) is not None:
         raise unread
     if reader is None:
         raise _unknown(name, file, pasted, head)
@@ -407,15 +407,15 @@ def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
             raise _unknown(name, file, pasted, head) from error
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
-        if reader is _TABLE and unread is not None and is_recognised and error.code in _SAYS_LITTLE:
+        says_little = reader is _TABLE and is_recognised and error.code in _SAYS_LITTLE
+        if says_little and (unread := _unread(name, head)) is not None:
             raise unread from error
-        without = {reader, *_WITHOUT_RESULTS, *_NETWORK}
-        others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
-        gives_little = {"no-results", "healthy", "hang", "messages", "no-header"}
-        if error.code not in gives_little or not others or not is_recognised:
+        if error.code not in {"no-results", "healthy", "hang", "messages", "no-header"} or not is_recognised:
             raise
-        with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
-            return _read(name, file, others[0], pasted)
+        without = {reader, *_WITHOUT_RESULTS, *_NETWORK}
+        others = (other for other in _recognising(_unpasted(pasted, head)) if other not in without)
+        with suppress(LogError, StopIteration):  # such as a Markdown table above the last line of nccl-tests
+            return _read(name, file, next(others), pasted)
         raise
 
 

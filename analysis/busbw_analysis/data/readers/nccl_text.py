@@ -163,11 +163,11 @@ class _Reader:
         else:
             return False
         missing = self.columns.width - len(self.part)
-        blank = missing == 1 and self._fill(self.columns)
-        if missing < 0:
+        blank = missing in {0, 1} and self._fill(self.columns)
+        if missing < blank:
             self.draft.note("extra-words", line.number, "a row with more words than its header has columns is ignored")
             self.part = []
-        elif missing == 0 or blank:
+        elif missing == blank:
             self.labels |= {line.label} - {None}
             if len(self.labels) > 1:
                 self._interleaved(line.number, "two ranks print rows")
@@ -414,6 +414,8 @@ def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
     starts = [at for at, name in enumerate(names) if name in _TIMES]
     stop = next((at for at, name in enumerate(names) if name in _LAST), len(names))
     groups = tuple(tuple(names[at:to]) for at, to in zip(starts, [*starts[1:], stop], strict=True))
+    if any(len(set(group)) < len(group) for group in groups):
+        return None
     in_place: tuple[bool | None, ...] = (
         places if len(places) == len(groups) else (False, True) if len(groups) == 2 else ()
     )

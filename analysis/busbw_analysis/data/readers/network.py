@@ -89,6 +89,7 @@ _SOCKPERF_BYTES: Final = 14
 def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
     """The summaries of the log."""
     mode, protocol, size, rate = "latency", "", None, 0.0
+    used: int | None = None  # by a test of throughput, which says it
     for line in draft.scan(lines):
         text = line.text
         if (match := _SOCKPERF.search(text)) is not None:
@@ -100,7 +101,7 @@ def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
             protocol = match[1]
             draft.begin(line.number)
         elif (match := _USED_SIZE.search(text)) is not None:
-            size = whole(match[1])
+            used = whole(match[1])
         elif (match := _SUMMARY.search(text)) is not None and match[1] == "Message Rate":
             rate = number(match[2]) or 0.0
         elif match is not None and (time := number(match[2])):
@@ -110,9 +111,9 @@ def read_sockperf(draft: Draft, lines: Iterable[str]) -> None:
             _add(draft, line.number, f"{protocol} {mode}", size or _SOCKPERF_BYTES, trips=2, time_seconds=seconds)
         elif (match := _BANDWIDTH.search(text)) is not None and rate:
             draft.note("as-sent", line.number, "sockperf throughput counts what was sent, whether or not it arrived")
-            size = size or whole(round((number(match[1]) or 0.0) * 2.0**20 / rate))
-            _add(draft, line.number, f"{protocol} throughput", size, time_seconds=1 / rate)
-            rate = 0.0
+            moved = used or size or whole(round((number(match[1]) or 0.0) * 2.0**20 / rate))
+            _add(draft, line.number, f"{protocol} throughput", moved, time_seconds=1 / rate)
+            rate, used = 0.0, None
 
 
 # --- qperf -----------------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _add_qperf(
 
 # --- netperf ---------------------------------------------------------------------------------------------------------
 
-_UNIT: Final = r"[Bb]ytes +(?:[Bb]ytes +){1,3}secs\.? +(?:# +# +)?(?:10\^(\d{1,2})bits/s|([KMG]?)[Bb]ytes/s|per sec).*"
+_UNIT: Final = r"[Bb]ytes +(?:[Bb]ytes +){1,3}secs\.? +(?:# +# +)?(?:10\^([369])bits/s|([KMG]?)[Bb]ytes/s|per sec).*"
 NETPERF: Final = re.compile(_UNIT.encode())
 _NETPERF_UNIT: Final = re.compile(_UNIT)
 _TITLE: Final = re.compile(r"\b(TCP|UDP|SCTP) (STREAM|MAERTS|SENDFILE|REQUEST/RESPONSE|[Cc]onnect\S+) TEST from ")

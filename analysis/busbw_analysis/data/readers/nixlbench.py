@@ -32,7 +32,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif (match := _SETTING.match(line.text)) is not None:
             settings = settings | {match[2]: match[3]}
         elif (cells := draft.cells(line, line.text.split())) is not None:
-            if any(whole(cells[name]) is None for name in _COUNTS if name in cells):
+            if not all(cells[name].isdecimal() for name in _COUNTS if name in cells):
                 draft.note("truncated-row", line.number, "a row without a size and a batch size is ignored")
                 continue
             row = {name: number(word) for name, word in cells.items()}

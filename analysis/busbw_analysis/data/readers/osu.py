@@ -26,7 +26,8 @@ from busbw_analysis.data.readers.lines import (
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
-_CUT_TITLE: Final = re.compile(r"#\s*(?:OSU|OMB)\b")
+_CUT_TITLE: Final = re.compile(r"#\s*(?:OSU|OMB)\b|#?-{20}")
+"""What ends a table: a title that is cut, or the rule of another tool."""
 _KIND: Final = re.compile(
     r"^(?:(?:MPI )?One Sided MPI|MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*"
 )

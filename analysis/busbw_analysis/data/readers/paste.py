@@ -72,8 +72,10 @@ _FEWEST_ALIKE: Final = 3
 """Share of lines, and their number, that begin with the same characters only if these are no part of the log."""
 _BEGINNING: Final = re.compile(r"[^\n]{0,120}?(?:[\])>*+:]|-(?=\s))\s*")
 _NUMBERS: Final = 2
-"""Numbers that a line has at least if it is taken for a row."""
-_NUMBER: Final = re.compile(r"(?<![^\s;|])[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?![^\s;|])")
+"""Numbers behind their names that a line has at least if it is no row."""
+_NUMBER: Final = r"(?<![^\s;|])[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?![^\s;|])"
+_ROW: Final = re.compile(f"{_NUMBER}.*?{_NUMBER}", re.DOTALL)
+"""What is taken for a row: a line with two numbers."""
 _WITH_UNIT: Final = re.compile(r"\d ?(?:[mnu]s|[KMG]i?B)\b")
 """A number with its unit, which is no part of a prefix."""
 _STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d+(?![\d\]])")
@@ -89,6 +91,8 @@ _APART: Final = re.compile(r"NCCL (?:INFO|WARN)|\[thread ")
 """Messages of NCCL, and rows of ucx_perftest before the final ones, whose label is no prefix."""
 _OF_IPERF: Final = re.compile(r"\[ *(?:\d+|SUM|ID)\](?:\[[\w-]+\])?(?= +(?:[\d.]+- *[\d.]+ +sec|Interval) )")
 """The stream of a row, which is no prefix."""
+_TORN: Final = re.compile(r"[^\S\n]\n|\n[^\S\n]|\w\n[.,/_:]\w|\d[.,]\n\d")
+"""The end of a line and the start of the next one, between which a terminal broke and no mail."""
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
@@ -153,7 +157,7 @@ def as_line(text: str) -> str:
         text = _MARKUP.sub("", text)
     if "**" in text:
         text = _BOLD.sub(r"\1", text)
-    if "," in text and len(text.split()) > 1:  # else perhaps a row of a CSV
+    if text.count(",") > 1 and len(text.split()) > 1:  # else perhaps a row of a CSV
         text = _THOUSANDS.sub(lambda amount: amount[0].replace(",", ""), text)
     if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
         text = f"{framed[1]}\n"
@@ -241,6 +245,9 @@ class Paste:
 
         around: gets the lines of the text around the fences, by number from 1
         """
+        if around is None and self.is_plain:
+            yield from map(as_line, lines)
+            return
         inside, exported = False, dict[str, str]()
         texts = (_unquoted(as_line(line)) if self.quoted else as_line(line) for line in lines)
         for number, text in enumerate(_joined(texts, self.width), 1):
@@ -254,6 +261,12 @@ class Paste:
             ):
                 around[number] = _with_exported(exported, text, caption)
             yield "" if fence or outside else self._plain(text)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the lines are those of a log as they are."""
+        changed = self.quoted or self.bare or self.fenced or self.commas or not self.tabs
+        return not changed and self.prefix is None and self.width is None
 
     def _plain(self, text: str) -> str:
         """A line without what stands before it, and with decimal points."""
@@ -282,16 +295,17 @@ def _title(text: str, *, of_people: bool) -> str:
     """What a line of a log itself says of the table below: a setting or, if it may be ``of_people``, a heading or a
     sentence; "" for any other.
     """
-    if (match := _SETTING.fullmatch(text) or _LOADED.fullmatch(text)) is not None:
+    match = (_SETTING.fullmatch(text) if "=" in text else None) or _LOADED.fullmatch(text)
+    if match is not None:
         return match[1][:LONGEST_CAPTION]
     plain = text.strip(_MARKS)
     if of_people and _VERSION.fullmatch(plain) is not None:
         return plain[:LONGEST_CAPTION]
     if (
         not of_people
-        or has_prefix(text)
-        or _COMMENT.match(text)
         or not plain[:1].isalpha()
+        or _COMMENT.match(text)
+        or has_prefix(text)
         or _OF_PROGRAM.search(text)
         or _PROGRAM.search(text)
     ):
@@ -356,8 +370,9 @@ def _is_bare(texts: Sequence[str], is_log: Callable[[str], int]) -> bool:
 
 
 def _width(texts: Sequence[str]) -> int | None:
-    """The length of the longest lines if a terminal broke them there: most go on in the next line, and there are more
-    whose rest is shorter than lines that are followed by another row with as many words.
+    """The length of the longest lines if a terminal broke them there: most go on in the next line, some beside a space
+    or inside a word (a mail breaks between words and leaves no space), and there are more whose rest is shorter than
+    lines that are followed by another row with as many words.
     """
     lengths = [len(text.rstrip("\r\n")) for text in texts]
     width = max(lengths, default=0)
@@ -367,7 +382,9 @@ def _width(texts: Sequence[str]) -> int | None:
     rests = [at for at in broken if _goes_on(texts[at], texts[at + 1]) and not texts[at].rstrip().endswith(")")]
     alike = sum(words[at + 1] == words[at] and _is_row(texts[at]) and _is_row(texts[at + 1]) for at in rests)
     sure = sum(lengths[at + 1] < width and words[at + 1] != words[at] for at in rests)
-    return width if sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
+    breaks = ("\n".join((texts[at].rstrip("\r\n")[-2:], texts[at + 1][:2])) for at in rests)
+    is_wrapped = any(map(_TORN.search, breaks))
+    return width if is_wrapped and sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
 
 
 def _goes_on(before: str, text: str) -> bool:
@@ -395,7 +412,7 @@ def _joined(texts: Iterable[str], width: int | None) -> Iterator[str]:
 
 
 def _is_row(text: str) -> bool:
-    return len(_NUMBER.findall(text)) >= _NUMBERS
+    return _ROW.search(text) is not None
 
 
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
@@ -439,7 +456,10 @@ def _beginning(lines: Sequence[str]) -> re.Pattern[str] | None:
 
 def _logger(lines: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what a logger prints before every line, up to its level; None if there is none."""
-    shapes = Counter(shape for text in map(without_prefix, lines) for shape in _shapes(text) if _LEVEL.search(shape))
+    levelled = [text for text in lines if any(map(text.__contains__, _LEVELS))]
+    if len(levelled) <= _MOST * len(lines):
+        return None
+    shapes = Counter(shape for text in map(without_prefix, levelled) for shape in _shapes(text) if _LEVEL.search(shape))
     shape, count = max(shapes.items(), key=lambda item: (item[1], len(item[0])), default=("", 0))
     return re.compile(rf"{shape}(?:[-:|]\s)?") if count > _MOST * len(lines) and count >= _LEAST_BROKEN else None
 

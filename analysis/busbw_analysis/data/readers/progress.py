@@ -297,7 +297,7 @@ class Progress:
         if self._reported is not None or _APART.search(text) is not None:
             return
         lower = text.lower()
-        if not any(word in lower for word in _OF_HANGS) or _NO_HANG.search(text) is not None:
+        if not any(map(lower.__contains__, _OF_HANGS)) or _NO_HANG.search(text) is not None:
             return
         is_of_a_job = not (self.is_unknown and text.isascii()) or _SUBJECT.search(text) is not None
         hangs = _HANGS.search(text) is not None and is_of_a_job

@@ -100,9 +100,13 @@ class Units:
         return [(code, why) for why, code in self._notes.items()]
 
     def sized(self, cells: Sequence[str]) -> str | None:
-        """The size of a row in bytes; None without a column of sizes, or if its cell has no number of a known unit."""
+        """The size of a row in bytes; None without a column of sizes, or if its cell has no number of a known unit
+        or none of whole bytes.
+        """
         size = None if self._size < 0 else self._amount(self._size, cells)
-        return None if size is None else str(round(size.by(self._size_meaning)) * self._blocks)
+        if size is None or abs((known := size.by(self._size_meaning)) - round(known)) > known * size.digit:
+            return None
+        return str(round(known) * self._blocks)
 
     def rate_or_time(self, at: int, cell: str) -> float | None:
         """The number of a cell in base units; None if it has none, or, which is noted, no known unit."""

@@ -19,12 +19,13 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, factors, size_of, variant
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.launched import LAUNCHER, launched_any
-from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named, verdict, whole
+from busbw_analysis.data.readers.lines import (NCCL_BLOCKS, are_headings, op_named, verdict, whole)
 from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
-    rb"(?im)^(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed"
+    rb"(?im)^(?=[ \t>#|\x80-\xff]*[a-z*`(\"])"
+    rb"(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed"
     rb"|iteration +\d+/))"
     rb"(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
@@ -137,6 +138,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
                 table.end()
                 facts = {**table.facts, **facts} if about is None and table.header == header else facts
             table, above = Table(draft, number, split, header, facts), []
+            table.is_torn = plain[0] != "|" and plain[-1] == "|"
             if stated:
                 table.rows.append((number, list(stated.values())))
         else:
@@ -187,10 +189,10 @@ About = Callable[[Sequence[str]], Mapping[str, Any]]
 def _about(above: Sequence[str]) -> dict[str, Any]:
     """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
     above = "\n".join(above).replace("\\\n", " ").split("\n")
-    ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
+    ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None, "barrier"}  # which has no size
     titles = [(title[1] or title[2], line) for line in above if (title := _BENCHMARK.search(line)) is not None]
     if titles and not any(map(op_named, _OP.findall(titles[-1][1]))):
-        ops = {titles[-1][0]}
+        ops = {titles[-1][0]} if op_named(titles[-1][0]) != "barrier" else set()
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
     ranks |= {int(count) for sign in (_WORLD, _TIMES_GPU) for line in above for count in sign.findall(line)}
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
@@ -207,6 +209,10 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
 
 
 # --- lines and their cells -------------------------------------------------------------------------------------------
+
+
+_ALONE: Final = re.compile(r"\([A-Za-z/]{1,6}\)")
+"""A unit without what it is of."""
 
 
 def _piped(line: str) -> list[str]:
@@ -241,7 +247,8 @@ def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
         names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
         known = _columns(names[:_MOST_COLUMNS], least=1 if by in {"|", "\t"} else 2)
         columns = {entry.name for entry in known}
-        if None in columns and by == " ":
+        is_torn = by in {"|", "\t"} and any(_ALONE.fullmatch(name) for name in names)  # "size<tab>(B)"
+        if is_torn or (None in columns and by == " "):
             continue
         results = columns & RESULTS if "size" in columns else columns & {"algbw", "busbw"} if by.strip() else None
         stated = "size" in columns or by == "|" or any(map(_is_rate, known))  # else by its cells
@@ -331,7 +338,8 @@ class Table:
             self.columns = self.columns if short and not others else without
         self.keys: list[int] = []
         self.rows: list[tuple[int, list[str]]] = []
-        self.is_open = True
+        self.is_open, self.is_torn = True, False
+        """Whether rows may follow, and the line of headings is only the rest of one in Markdown."""
         self.rccl = "numCycle" in header or split is list
         draft.begin(line)
         comma = split is dict(_SPLITS)[","]
@@ -340,12 +348,12 @@ class Table:
     def take(self, number: int, line: str) -> bool:
         """Take a line that is a row, a second line of headings or a rule; return whether it was one of them."""
         aligned = self.split in _ALIGNED
-        self.is_open &= not line.startswith("$ ")  # the next command
+        self.is_open &= not (line.startswith("$ ") or are_headings(line.split()))  # of what follows
         if not self.is_open:
             return False
         if _RULE.fullmatch(line) is not None:
             return True
-        cells = self.split(line)
+        cells = [] if self.is_torn and line.startswith("|") else self.split(line)
         if aligned and len(cells) != len(self.header):
             cells = _NUMBERS.findall(line)
         if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
@@ -360,6 +368,10 @@ class Table:
                 )
                 self.draft.note("truncated-row", number, why)
             return is_row
+        types = [cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "dtype"]
+        if any(real(cell) is not None or cell == "N/A" for cell in types):
+            self.draft.note("truncated-row", number, "a row with a number in place of a type is ignored")
+            return True
         sizes = [cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "size" and cell]
         if not all(amount(cell, whole=True) for cell in sizes):
             return False
@@ -532,6 +544,9 @@ class Table:
             row = {heading: from_cell(cell) for heading, cell in row.items()}
             cells = [from_cell(cell) for cell in cells]
         values, others = self._values(number, cells, group, units)
+        if values["size"] is None and any(map(self._is_part, cells, self.columns)):
+            self.draft.note("truncated-row", number, "a row with a part of a byte is ignored")
+            return
         of_heading = size_of(group.variant or "")
         values["size"] = values["size"] or of_heading or self.facts.get("size")
         told = [at for at in self.keys if cells[at]]
@@ -574,6 +589,12 @@ class Table:
             target=values.get("target", target),
             **fields,
         )
+
+    @staticmethod
+    def _is_part(cell: str, entry: Column) -> bool:
+        """Whether a cell is a size that is no whole number, without a unit."""
+        size = amount(cell, whole=True) if entry.name == "size" else None
+        return size is not None and not size.unit and size.value % 1 > 0
 
     def _values(
         self, number: int, cells: list[str], group: _Group, units: Units

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.launched import LAUNCHER, launched
-from busbw_analysis.data.readers.lines import dtype_named, number, op_named, redop_named, rest, scaled, whole
+from busbw_analysis.data.readers.lines import (are_headings, dtype_named, number, op_named, redop_named, rest, scaled, whole)
 
 SIGN: Final = re.compile(rb"(?m)^ *Count +Size +Time, us")
 _MISSING: Final = (
@@ -43,7 +43,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             test[match[1]] = match[2]
         elif line.text.startswith("Count"):
             current = "Bus Bandwidth" in line.text
-        elif len(words := line.text.split()) in {5, 8} and _is_row(words):
+        elif are_headings(words := line.text.split()):
+            test = {}  # the table of another tool
+        elif len(words) in {5, 8} and _is_row(words):
             if "Collective" in test:
                 _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
             else:

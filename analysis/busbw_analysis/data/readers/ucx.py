@@ -21,6 +21,7 @@ _SETTING: Final = re.compile(r"\| (Test|Message size|Send memory|Recv memory): +
 _TITLE: Final = re.compile(r"[+=-]+ ?([a-z][\w/]*) ?[-=]{2,}[-+=]*")
 _COMMAND: Final = re.compile(r"\bucx_perftest\b.* -\w")
 _OPTION: Final = re.compile(r" -([ts]) ?(\w+)(?=\s|$)")
+_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _INTERIM: Final = re.compile(r"\[thread \d{1,4}\]((?:\s+[\d.,]+){8}|(?:\s+[\d.,]+){4})")
 _ROW: Final = re.compile(
     r"(?:([A-Za-z]\S*)\s+)?(\d[\d,]*(?:\s+[\d.,]+){7}|\d[\d,]*(?:\s+[\d.,]+){3})(?:\s+[A-Za-z].*)?"
@@ -56,10 +57,10 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             size = whole(value) if name == "Message size" else size
             cuda |= {name} if value.startswith(("cuda", "rocm")) else set()
         elif (match := _INTERIM.fullmatch(text)) is not None:
-            interim = line.number, match[1].replace(",", "").split()
+            interim = line.number, _THOUSANDS.sub("", match[1]).split()
         elif (match := _ROW.fullmatch(text)) is not None:
             named = test if match[1] in {None, "Final:"} else _test(match[1])
-            words = match[2].replace(",", "").split()
+            words = _THOUSANDS.sub("", match[2]).split()
             if _agree(words):
                 _add(draft, line.number, named, size, words, on_gpus=len(cuda) == 2)
             else:
