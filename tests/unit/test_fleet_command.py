@@ -443,6 +443,26 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     assert document["verdicts"][0]["kind"] == "node"
 
 
+@pytest.mark.parametrize("slow", ["n00", "n05"])
+@pytest.mark.parametrize(("rounds", "code"), [(3, 3), (4, 1)])
+def test_a_slow_node_is_named_whatever_order_the_pairs_were_scheduled_in(
+    tmp_path: Path, slow: str, rounds: int, code: int
+) -> None:
+    """By the circle method, all partners of a node have even numbers in its first rounds, or all odd ones."""
+    hosts = [f"n{number:02}" for number in range(16)]
+    turns = [[hosts[0], *hosts[turn + 1 :], *hosts[1 : turn + 1]] for turn in range(rounds)]
+    pairs = [(turn[place], turn[15 - place]) for turn in turns for place in range(8)]
+    document = json.loads(invoke(*rate_logs(tmp_path, pairs, slow, TWICE), "--json").stdout)
+    assert (document["exit_code"], [verdict["nodes"] for verdict in document["verdicts"]]) == (code, [[slow]])
+
+
+def test_of_a_slow_pair_of_nodes_that_met_no_others_each_meets_a_good_one_next(tmp_path: Path) -> None:
+    pairs = zip(HOSTS[::2], HOSTS[1::2], strict=True)
+    (verdict,) = json.loads(invoke(*rate_logs(tmp_path, pairs, "n02", TWICE), "--json").stdout)["verdicts"]
+    assert verdict["nodes"] == ["n02", "n03"]
+    assert verdict["next_pairs"] == [["n02", "n04"], ["n03", "n04"]]
+
+
 def test_the_map_is_of_the_case_that_has_all_pairs() -> None:
     """It was of ping_pong at 16 MiB, of which a run of the suite quick measures one pair."""
     (folder,) = folders(LOGS.parents[2] / "results/samples")

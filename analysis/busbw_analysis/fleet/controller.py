@@ -345,7 +345,7 @@ def _of_pairs(
     are_hosts = any(len(set(_hosts(stored.run, pair))) > 1 for stored, pair in zip(runs, pairs, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
-    if not judgement.verdicts and not fleet.switches:
+    if not judgement.accused and not fleet.switches:
         judgement = without_usual(judgement, rounds, cases, options.within)
     return Judged(judgement, cases, in_rounds=False)
 
@@ -416,11 +416,15 @@ def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str,
     own = [(number[time.sender], number[time.receiver], time.seconds) for time in times if time.case == case]
     symmetric = case.op in OPS and OPS[case.op].members == _COLLECTIVE
     seen: Counter[tuple[int, int]] = Counter()
+    pairs: Counter[tuple[int, bool]] = Counter()
+    sent: Counter[tuple[int, bool]] = Counter()
     rows: list[tuple[Stage, int, int, float]] = []
-    several = len({pair[:2] for pair in own}) < len(own)
+    several = len({tuple(sorted(pair[:2])) if symmetric else pair[:2] for pair in own}) < len(own)
     for first, second, seconds in own:
+        # Who meets whom is scheduled: half of the pairs of each node confirm, whatever the order is.
+        confirms = not several and pairs[first, True] + pairs[second, True] < pairs[first, False] + pairs[second, False]
         # A collective has no direction: half of a node's pairs count as sent.
-        swap = symmetric and ((first + second) // 2) % 2 == 1
+        swap = symmetric and sent[first, confirms] > sent[second, confirms]
         pair = (second, first) if swap else (first, second)
         again = seen[pair] > 0
         seen[pair] += 1
@@ -429,7 +433,9 @@ def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str,
         elif several:
             stage = "suspects" if again else "pairs"
         else:
-            stage = "held out" if (first + second) % 2 else "pairs"
+            stage = "held out" if confirms else "pairs"
+        pairs.update({(first, confirms): 1, (second, confirms): 1})
+        sent[pair[0], confirms] += 1
         rows.append((stage, *pair, seconds))
     for stage in dict.fromkeys(row[0] for row in rows):
         table = np.asarray([row[1:] for row in rows if row[0] == stage], dtype=np.float64)

@@ -144,6 +144,8 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         sides = f"{compressed(names[:half])} and {compressed(names[half:])}"
         pairs = counted(verdict.at_once, "pair")
         return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
+    if len(verdict.next_pairs) > 1:
+        return f"{', '.join(names)} or the link between them {what.removeprefix('the link ')}"
     if verdict.kind == "link" or (verdict.kind == "undecided" and len(names) == 2):
         return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
     return f"{listed(names)} {what}"
