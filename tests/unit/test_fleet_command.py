@@ -463,6 +463,36 @@ def test_of_a_slow_pair_of_nodes_that_met_no_others_each_meets_a_good_one_next(t
     assert verdict["next_pairs"] == [["n02", "n04"], ["n03", "n04"]]
 
 
+def host_logs(folder: Path, gpus: Mapping[str, str], slow: Mapping[str, float]) -> list[str]:
+    """Three logs of nccl-tests for each host alone, with its kind of GPU."""
+    generator = np.random.default_rng(4)
+    paths = []
+    for host, gpu in gpus.items():
+        for again in range(3):
+            places = "".join(
+                f"#  Rank {rank} Group 0 Pid 1 on {host} device {rank} [0x0{rank}] {gpu}\n" for rank in (0, 1)
+            )
+            time = 3000 * slow.get(host, 1.0) * math.exp(generator.normal(0, 0.01))
+            rate = (1 << 30) / time / 1e3
+            cells = f"{time:.1f} {rate:.2f} {rate:.2f} 0"
+            path = folder / f"{host}.{again}.log"
+            path.write_text(
+                f"{places}# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+                f"# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)\n"
+                f"1073741824 268435456 float sum -1 {cells} {cells}\n"
+            )
+            paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize(("gpu", "code"), [("NVIDIA H100 80GB HBM3", 1), ("NVIDIA A100-SXM4-80GB", 0)])
+def test_logs_of_hosts_alone_name_the_slow_one_of_those_with_like_gpus(tmp_path: Path, gpu: str, code: int) -> None:
+    gpus = dict.fromkeys(HOSTS, "NVIDIA H100 80GB HBM3") | {"n02": gpu}
+    document = json.loads(invoke(*host_logs(tmp_path, gpus, {"n02": TWICE}), "--json").stdout)
+    assert (document["exit_code"], document["exclude"]) == (code, "n02" * code)
+    assert sorted(document["nodes"]) == sorted(HOSTS)
+
+
 def test_the_map_is_of_the_case_that_has_all_pairs() -> None:
     """It was of ping_pong at 16 MiB, of which a run of the suite quick measures one pair."""
     (folder,) = folders(LOGS.parents[2] / "results/samples")

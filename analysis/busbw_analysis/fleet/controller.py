@@ -331,7 +331,13 @@ def _of_pairs(
     If pairs were measured several times, the first times find and the others confirm.
     """
     pairs = hosts_named(names)
-    times = [time for stored, pair in zip(runs, pairs, strict=True) for time in _times(stored, pair)]
+    hosts = [_hosts(stored.run, pair) for stored, pair in zip(runs, pairs, strict=True)]
+    are_hosts = len({*chain(*hosts)}) > 1
+    times = [
+        time
+        for stored, own in zip(runs, hosts, strict=True)
+        for time in _times(stored, own if are_hosts else nodes_of_ranks(own)[0])
+    ]
     nodes = tuple(dict.fromkeys(name for time in times for name in (time.sender, time.receiver)))
     number = {name: place for place, name in enumerate(nodes)}
     cases = _ends_of_sizes(dict.fromkeys(time.case for time in times))
@@ -342,7 +348,6 @@ def _of_pairs(
     asked = {(each.stage, each.case) for each in rounds}
     places = {stage: tuple(place for place in by_size if (stage, place) in asked) for stage in ("alone", "pairs")}
     fleet = fleet_of(nodes, (), facts, topology)
-    are_hosts = any(len(set(_hosts(stored.run, pair))) > 1 for stored, pair in zip(runs, pairs, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
     if not judgement.accused and not fleet.switches:
@@ -361,22 +366,23 @@ def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
     )
 
 
-def _times(stored: StoredRun, pair: tuple[str, ...]) -> Iterable[_Time]:
-    """The times of one or two nodes in a run."""
-    nodes, ranks = nodes_of_ranks(_hosts(stored.run, pair))
-    node_of = {rank: nodes[node] for node, members in enumerate(ranks) for rank in members}
+def _times(stored: StoredRun, node_of: Sequence[str]) -> Iterable[_Time]:
+    """The times of one or two nodes in a run; ``node_of``: the node of each rank. Other GPUs make another case."""
     tables = by_key(((row.case.op, row.ranks), row.case.group) for row in stored.imported)
     apart = all(len(set(groups)) == 1 for groups in tables.values())  # by its nodes alone, not also by NICs
+    gpus = {name: {gpu.name for gpu in facts.pci.gpus if gpu.name} for name, facts in stored.run.environments.items()}
     for row in stored.rows:
         if not isinstance(row, Measurement | Imported):
             continue
         of_groups = [(row.ranks, 1e-9 * row.time_ns, 0.0)] if isinstance(row, Imported) else group_times(row)
         for members, seconds, _ in of_groups:
-            inside = list(dict.fromkeys(node_of[rank] for rank in members if rank in node_of))
+            inside = list(dict.fromkeys(node_of[rank] for rank in members if rank < len(node_of)))
             if inside and len(inside) <= 2:
+                names = " ".join(sorted({*chain(*(gpus.get(node, ()) for node in inside))}))
                 of_nodes = {"group": _COLLECTIVE, "ranks": len(members), "nodes": len(inside)}
                 alike = isinstance(row, Imported) and apart
                 case = structs.replace(row.case, **of_nodes) if alike else row.case
+                case = structs.replace(case, group=f"{case.group} {names}".rstrip())
                 yield _Time(case, inside[0], inside[-1], seconds)
 
 
