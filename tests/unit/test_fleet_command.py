@@ -443,6 +443,14 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     assert document["verdicts"][0]["kind"] == "node"
 
 
+def test_a_log_of_a_training_beside_logs_of_pairs_is_left_out(tmp_path: Path) -> None:
+    pair_logs(tmp_path, "n03")
+    steps = (f" iteration {step:8}/ 100 | elapsed time per iteration (ms): 1000.{step} |\n" for step in range(1, 9))
+    (tmp_path / "megatron.log").write_text("".join(steps))
+    document = json.loads(invoke(str(tmp_path), "--json").stdout)
+    assert (document["exit_code"], document["exclude"]) == (1, "n03")
+
+
 @pytest.mark.parametrize("slow", ["n00", "n05"])
 @pytest.mark.parametrize(("rounds", "code"), [(3, 3), (4, 1)])
 def test_a_slow_node_is_named_whatever_order_the_pairs_were_scheduled_in(

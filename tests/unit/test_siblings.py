@@ -227,7 +227,9 @@ def test_files_of_pairs_of_hosts_are_as_one_file_of_them(tmp_path: Path) -> None
 def test_hosts_with_other_gpus_are_not_what_is_slow(gpu: str, tmp_path: Path, *, named: bool) -> None:
     """Logs of two clusters in one folder: nothing is wrong with the one that has slower GPUs."""
     text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8")
-    half = re.sub(r"(208.98|209.54)( +)(365.72|366.69)", r"104.49\g<2>182.86", re.sub("128[14].[0-9]0", "2569.00", text))
+    half = re.sub(
+        r"(208.98|209.54)( +)(365.72|366.69)", r"104.49\g<2>182.86", re.sub("128[14].[0-9]0", "2569.00", text)
+    )
     other = re.sub("node([12])", r"other\1", half).replace("NVIDIA H100 80GB HBM3", gpu)
     paths = written(tmp_path, "first.log", text), written(tmp_path, "second.log", other)
     assert ("slow-host" in {finding.code for finding in contrasts(judged(*paths))}) == named

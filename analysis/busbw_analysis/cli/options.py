@@ -129,7 +129,7 @@ def refused() -> Iterator[None]:
         raise UsageError(str(error), code=error.code) from error
 
 
-def _each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[str, ...]) -> tuple[str, ...]:
+def each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[str, ...]) -> tuple[str, ...]:
     """The runs, with a folder or archive of logs as its logs."""
     return tuple(log for run in runs for log in several(context, run))
 
@@ -145,7 +145,7 @@ def run_options(command: Command) -> Command:
     """Options of most analysis commands: RUN…, the results folder, --force, --peaks and the log options."""
     options: list[Option] = [
         click.argument(
-            "runs", metavar="[RUN]...", nargs=-1, default=("latest",), callback=_each_log, shell_complete=names_of_runs
+            "runs", metavar="[RUN]...", nargs=-1, default=("latest",), callback=each_log, shell_complete=names_of_runs
         ),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even if their machines or settings differ."),
