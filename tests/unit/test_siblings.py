@@ -223,6 +223,16 @@ def test_files_of_pairs_of_hosts_are_as_one_file_of_them(tmp_path: Path) -> None
     assert (first.verdict.word, round(first.estimate.ratio, 2)) == ("faster", 0.56)
 
 
+def test_what_holds_for_several_logs_is_said_once(tmp_path: Path) -> None:
+    """The cautions of 128 logs of pairs hid everything else."""
+    text = (LOGS / "nccl-tests-no-header.txt").read_text(encoding="utf-8")
+    one, *more = (written(tmp_path, f"{number}.log", text.replace("1.", f"{number}.")) for number in (1, 2, 3))
+    alone, together = (judged(*paths, facts=LogFacts(ranks=8)) for paths in ((one,), (one, *more)))
+    codes = [finding.code for finding in alone.findings if finding.code in {"imported", "deduced"}]
+    assert codes
+    assert [finding.code for finding in together.findings if finding.code in {"imported", "deduced"}] == codes
+
+
 @pytest.mark.parametrize(("gpu", "named"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False)])
 def test_hosts_with_other_gpus_are_not_what_is_slow(gpu: str, tmp_path: Path, *, named: bool) -> None:
     """Logs of two clusters in one folder: nothing is wrong with the one that has slower GPUs."""
