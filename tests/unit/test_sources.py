@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -190,3 +191,15 @@ def test_a_folder_of_logs_is_taken_wherever_its_logs_are(tmp_path: Path) -> None
     assert code("import", str(logs), "--machine", "cluster") == 0
     assert len(list(store.folders(results))) == 3
     assert code("history") == 0
+
+
+@pytest.mark.parametrize("logs", [1, 2])
+def test_the_report_of_an_archive_lies_beside_it(logs: int, tmp_path: Path) -> None:
+    """It was in the folder that the archive is unpacked to, which is removed."""
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
+        for number in range(logs):
+            archive.write(table(tmp_path, "rates.csv", factor=1 + number), f"logs/{number}.csv")
+    (tmp_path / "rates.csv").unlink()
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "logs.zip"), "--results-dir", str(tmp_path / "results")])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"logs.zip", *sources.REPORT_FILES}
