@@ -443,6 +443,64 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     assert document["verdicts"][0]["kind"] == "node"
 
 
+def test_a_log_of_a_training_beside_logs_of_pairs_is_left_out(tmp_path: Path) -> None:
+    pair_logs(tmp_path, "n03")
+    steps = (f" iteration {step:8}/ 100 | elapsed time per iteration (ms): 1000.{step} |\n" for step in range(1, 9))
+    (tmp_path / "megatron.log").write_text("".join(steps))
+    document = json.loads(invoke(str(tmp_path), "--json").stdout)
+    assert (document["exit_code"], document["exclude"]) == (1, "n03")
+
+
+@pytest.mark.parametrize("slow", ["n00", "n05"])
+@pytest.mark.parametrize(("rounds", "code"), [(3, 3), (4, 1)])
+def test_a_slow_node_is_named_whatever_order_the_pairs_were_scheduled_in(
+    tmp_path: Path, slow: str, rounds: int, code: int
+) -> None:
+    """By the circle method, all partners of a node have even numbers in its first rounds, or all odd ones."""
+    hosts = [f"n{number:02}" for number in range(16)]
+    turns = [[hosts[0], *hosts[turn + 1 :], *hosts[1 : turn + 1]] for turn in range(rounds)]
+    pairs = [(turn[place], turn[15 - place]) for turn in turns for place in range(8)]
+    document = json.loads(invoke(*rate_logs(tmp_path, pairs, slow, TWICE), "--json").stdout)
+    assert (document["exit_code"], [verdict["nodes"] for verdict in document["verdicts"]]) == (code, [[slow]])
+
+
+def test_of_a_slow_pair_of_nodes_that_met_no_others_each_meets_a_good_one_next(tmp_path: Path) -> None:
+    pairs = zip(HOSTS[::2], HOSTS[1::2], strict=True)
+    (verdict,) = json.loads(invoke(*rate_logs(tmp_path, pairs, "n02", TWICE), "--json").stdout)["verdicts"]
+    assert verdict["nodes"] == ["n02", "n03"]
+    assert verdict["next_pairs"] == [["n02", "n04"], ["n03", "n04"]]
+
+
+def host_logs(folder: Path, gpus: Mapping[str, str], slow: Mapping[str, float]) -> list[str]:
+    """Three logs of nccl-tests for each host alone, with its kind of GPU."""
+    generator = np.random.default_rng(4)
+    paths = []
+    for host, gpu in gpus.items():
+        for again in range(3):
+            places = "".join(
+                f"#  Rank {rank} Group 0 Pid 1 on {host} device {rank} [0x0{rank}] {gpu}\n" for rank in (0, 1)
+            )
+            time = 3000 * slow.get(host, 1.0) * math.exp(generator.normal(0, 0.01))
+            rate = (1 << 30) / time / 1e3
+            cells = f"{time:.1f} {rate:.2f} {rate:.2f} 0"
+            path = folder / f"{host}.{again}.log"
+            path.write_text(
+                f"{places}# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+                f"# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)\n"
+                f"1073741824 268435456 float sum -1 {cells} {cells}\n"
+            )
+            paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize(("gpu", "code"), [("NVIDIA H100 80GB HBM3", 1), ("NVIDIA A100-SXM4-80GB", 0)])
+def test_logs_of_hosts_alone_name_the_slow_one_of_those_with_like_gpus(tmp_path: Path, gpu: str, code: int) -> None:
+    gpus = dict.fromkeys(HOSTS, "NVIDIA H100 80GB HBM3") | {"n02": gpu}
+    document = json.loads(invoke(*host_logs(tmp_path, gpus, {"n02": TWICE}), "--json").stdout)
+    assert (document["exit_code"], document["exclude"]) == (code, "n02" * code)
+    assert sorted(document["nodes"]) == sorted(HOSTS)
+
+
 def test_the_map_is_of_the_case_that_has_all_pairs() -> None:
     """It was of ping_pong at 16 MiB, of which a run of the suite quick measures one pair."""
     (folder,) = folders(LOGS.parents[2] / "results/samples")

@@ -19,9 +19,11 @@ from testing.synthetic import (
     write_synthetic,
 )
 
+from busbw.backends import BACKENDS
 from busbw.cli import listing, machine
 from busbw.cli.main import main
-from busbw.errors import ClockError
+from busbw.errors import ClockError, LaunchError
+from busbw.launch import mpiexec
 from busbw.launch.launchers import LAUNCHERS
 from busbw.runs import store
 from busbw.runs.plan import Sweep
@@ -167,3 +169,18 @@ def test_suites_over_threads_are_counted_for_the_cores_here(monkeypatch: pytest.
         counts += [row["cases at 4 ranks"] for row in listing.rows("suites", tmp_path) if row["suite"] == "memory"]
     for_all_cores_alone = 10  # the largest arrays
     assert counts == [71, 3 * (71 - for_all_cores_alone) + for_all_cores_alone]
+
+
+@pytest.mark.parametrize("reason", [None, "mpi4py cannot load an MPI library"])
+def test_doctor_asks_the_mpi_library_itself(reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An mpi4py without its library is installed, and measures nothing."""
+
+    def chosen() -> tuple[str, str]:
+        if reason is not None:
+            raise LaunchError(reason)
+        return "MPICH", "mpiexec"
+
+    monkeypatch.setattr(mpiexec, "chosen", chosen)
+    monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: None))
+    here = {row["backend"]: row["here"] for row in machine.examine().backends}
+    assert here["mpi"] == (reason or "yes")

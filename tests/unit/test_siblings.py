@@ -1,5 +1,6 @@
 """What a run says of itself: like parts, sizes of a curve, directions of a link; and which logs are kept apart."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,28 @@ def test_files_of_pairs_of_hosts_are_as_one_file_of_them(tmp_path: Path) -> None
     # Two of them are still the same case on two sides.
     (first, *_) = compare(*(pool([find(tmp_path, str(path)).read()]) for path in files[:2])).bands
     assert (first.verdict.word, round(first.estimate.ratio, 2)) == ("faster", 0.56)
+
+
+def test_what_holds_for_several_logs_is_said_once(tmp_path: Path) -> None:
+    """The cautions of 128 logs of pairs hid everything else."""
+    text = (LOGS / "nccl-tests-no-header.txt").read_text(encoding="utf-8")
+    one, *more = (written(tmp_path, f"{number}.log", text.replace("1.", f"{number}.")) for number in (1, 2, 3))
+    alone, together = (judged(*paths, facts=LogFacts(ranks=8)) for paths in ((one,), (one, *more)))
+    codes = [finding.code for finding in alone.findings if finding.code in {"imported", "deduced"}]
+    assert codes
+    assert [finding.code for finding in together.findings if finding.code in {"imported", "deduced"}] == codes
+
+
+@pytest.mark.parametrize(("gpu", "named"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False)])
+def test_hosts_with_other_gpus_are_not_what_is_slow(gpu: str, tmp_path: Path, *, named: bool) -> None:
+    """Logs of two clusters in one folder: nothing is wrong with the one that has slower GPUs."""
+    text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8")
+    half = re.sub(
+        r"(208.98|209.54)( +)(365.72|366.69)", r"104.49\g<2>182.86", re.sub("128[14].[0-9]0", "2569.00", text)
+    )
+    other = re.sub("node([12])", r"other\1", half).replace("NVIDIA H100 80GB HBM3", gpu)
+    paths = written(tmp_path, "first.log", text), written(tmp_path, "second.log", other)
+    assert ("slow-host" in {finding.code for finding in contrasts(judged(*paths))}) == named
 
 
 def test_repeated_tables_on_the_same_hosts_are_launches(tmp_path: Path) -> None:

@@ -1,6 +1,13 @@
 """What a user names is opened in one way by every command: a path of something that a source recognises, or a run."""
 
+import bz2
+import gzip
+import lzma
+import os
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -14,7 +21,7 @@ from busbw.runs import store
 from busbw_analysis.data import sources
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised, summarised
-from busbw_analysis.data.sources import Found, Source, find
+from busbw_analysis.data.sources import Found, Source, find, read_all
 
 OF_A_RUN = (
     ("show", "{}"),
@@ -108,3 +115,91 @@ def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path,
     assert refused.value.code == "binary"
     with pytest.raises(UsageError):
         find(results, "nothing")
+
+
+def table(folder: Path, name: str, sizes: int = 9, factor: float = 1.0) -> Path:
+    """A log with a row for each of several sizes."""
+    rows = (f"all_reduce,4,{1 << power},{factor * (10 + power):.3f}\n" for power in range(12, 12 + sizes))
+    path = folder / name
+    path.write_text(f"op,ranks,size_bytes,time_us\n{''.join(rows)}", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_log_is_read_as_it_was(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    plain = table(tmp_path, "rates.csv")
+    packed = tmp_path / "packed" / "rates.csv.1"
+    packed.parent.mkdir()
+    packed.write_bytes(compress(plain.read_bytes()))
+    assert sources.logs_in(str(packed.parent), lambda: tmp_path) == (str(packed),)
+    first, second = (find(tmp_path, str(path)).read().stored for path in (plain, packed))
+    assert first.imported == second.imported
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(LogError) as refused:
+        find(tmp_path, str(packed)).read()
+    assert refused.value.code == "unreadable"
+
+
+@pytest.mark.parametrize(("sizes", "counted"), [(9, 2), (1, 3)])
+def test_a_copy_of_a_log_is_no_launch(sizes: int, counted: int, tmp_path: Path) -> None:
+    """Of few numbers, two logs may well have the same."""
+    paths = [table(tmp_path, f"n{number}.csv", sizes, factor) for number, factor in enumerate((1.0, 1.01, 1.0))]
+    assert len(read_all(tmp_path, map(str, paths), None)) == counted
+
+
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "day"),
+    [
+        ("2026-11-13.csv", "2026-11-13"),
+        ("nccl_2026_11_13_run1.csv", "2026-11-13"),
+        ("20261113T0300.csv", "2026-11-13"),
+        ("2026.11.13/rates.csv", "2026-11-13"),
+        ("2026-12-01.csv", "2026-12-01"),  # the time of the file says more
+        ("2026-12-24.csv", "2026-12-01"),  # it cannot be measured later than it was written
+        ("2026-13-01.csv", "2026-12-01"),
+        ("slurm-20261113.csv", "2026-12-01"),  # the number of a job
+        ("rates.csv", "2026-12-01"),
+    ],
+)
+def test_the_day_in_the_name_of_a_log_is_the_day_of_its_measurement(name: str, day: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    path = table(tmp_path, name)
+    os.utime(path, (NOON.timestamp(), NOON.timestamp()))
+    started = find(tmp_path, str(path)).read().stored.run.started
+    assert (started[:10], started[11:13]) == (day, "00" if day == "2026-11-13" else "12")
+
+
+def test_a_folder_of_logs_is_taken_wherever_its_logs_are(tmp_path: Path) -> None:
+    logs, results = tmp_path / "logs", tmp_path / "results"
+    logs.mkdir()
+    for number, factor in enumerate((1.0, 1.01, 0.99)):
+        table(logs, f"{number}.csv", factor=factor)
+    other = table(tmp_path, "other.csv", factor=1.02)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nop = "all_reduce"\nmetric = "time"\nat_most = "1s"\n')
+
+    def code(*words: str) -> int:
+        return CliRunner().invoke(main, [*words, "--results-dir", str(results)]).exit_code
+
+    assert code("gate", str(logs), "--rules", str(rules)) == 0
+    assert code("gate", str(other), "--baseline", str(logs)) == 3
+    done = CliRunner().invoke(main, ["history", str(logs), "--results-dir", str(results)])
+    assert (done.exit_code, f"busbw import {logs}" in done.output) == (2, True)
+    assert code("import", str(logs), "--machine", "cluster") == 0
+    assert len(list(store.folders(results))) == 3
+    assert code("history") == 0
+
+
+@pytest.mark.parametrize("logs", [1, 2])
+def test_the_report_of_an_archive_lies_beside_it(logs: int, tmp_path: Path) -> None:
+    """It was in the folder that the archive is unpacked to, which is removed."""
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
+        for number in range(logs):
+            archive.write(table(tmp_path, "rates.csv", factor=1 + number), f"logs/{number}.csv")
+    (tmp_path / "rates.csv").unlink()
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "logs.zip"), "--results-dir", str(tmp_path / "results")])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"logs.zip", *sources.REPORT_FILES}

@@ -14,15 +14,15 @@ from busbw.runs.files import replaced
 from busbw.runs.plan import check_label
 from busbw.shared_options import FILE, results_dir_option
 from busbw_analysis.assembly.judge import judgement_of
-from busbw_analysis.cli.options import log_facts, log_options, parsed, read_runs, run_options
+from busbw_analysis.cli.options import each_log, log_facts, log_options, parsed, read_runs, run_options
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.sources import STANDARD_INPUT, find
+from busbw_analysis.data.sources import STANDARD_INPUT, find, without_copies
 from busbw_analysis.history.engine import engine_of
 
 
 @click.command("import")
-@click.argument("logs", metavar="LOG...", nargs=-1, required=True, type=FILE)
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True, callback=each_log)
 @log_options()
 @click.option(
     "--label",
@@ -30,20 +30,22 @@ from busbw_analysis.history.engine import engine_of
     help="Word that tells these runs from others in lists, tables and comparisons.",
 )
 @results_dir_option
-def import_(*, logs: tuple[Path, ...], label: str | None, results_dir: Path) -> None:
-    """Store each LOG of another tool as a run with a copy of the log, and print its folder.
+def import_(*, logs: tuple[str, ...], label: str | None, results_dir: Path) -> None:
+    """Store each LOG of another tool, or in a folder or archive, as a run with a copy of the log; print its folder.
 
     All logs are read before anything is written.
     """
-    if STANDARD_INPUT in logs:
+    paths = [Path(log) for log in logs]
+    if STANDARD_INPUT in paths:
         raise UsageError("standard input cannot be copied into the run; give a file")
     with engine_of(None) as engine:
-        runs = list(engine.map(partial(read_log, results_dir, log_facts()), logs))
-    unfit = next((path for path, run in zip(logs, runs, strict=True) if run.run.imported is None), None)
+        runs = list(engine.map(partial(read_log, results_dir, log_facts()), paths))
+    unfit = next((path for path, run in zip(paths, runs, strict=True) if run.run.imported is None), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is already a run; import takes logs of other tools")
-    for path, run in zip(logs, runs, strict=True):
-        echo(str(_keep(path, run, results_dir, label)))
+    for path, run, kept in zip(paths, runs, without_copies(runs), strict=True):
+        if kept:
+            echo(str(_keep(path, run, results_dir, label)))
 
 
 def read_log(results_dir: Path, facts: LogFacts, path: Path) -> store.StoredRun:

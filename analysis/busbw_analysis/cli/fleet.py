@@ -98,7 +98,7 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
         else:
             runs = tuple(log for run in runs for log in _logs(_latest(results_dir) if run == "latest" else run))
         stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
-        result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
+        result = judged(stored, [str(run.path) if run.path.is_file() else None for run in stored], chosen, places)
     cost = None if priced is None else priced(result.judgement)
     names = [run.run.id for run in stored]
     if json_lines:

@@ -160,18 +160,20 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
     if baselines.is_name(results_dir, name):
         return [str(folder) for folder in baselines.read(results_dir, name).folders(results_dir)]
     try:
-        find(results_dir, name)
+        logs = options.several(click.get_current_context(), name)
+        find(results_dir, logs[0])
     except UsageError as error:
         known = ", ".join(baselines.names(results_dir)) or "none"
         raise UsageError(
             f"--baseline: no baseline of this name (known: {known}; busbw baseline set {name} RUN), and {error}",
             code=error.code,
         ) from error
-    return [name]
+    return [*logs]
 
 
 def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
-    return pool(options.read_runs(results_dir, runs), force=None)
+    logs = [log for run in runs for log in options.several(click.get_current_context(), run)]
+    return pool(options.read_runs(results_dir, logs), force=None)
 
 
 def _argv(command: str | None) -> list[str]:

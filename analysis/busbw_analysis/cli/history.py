@@ -14,13 +14,13 @@ from typing import Any, Final
 import click
 
 from busbw.errors import UsageError, refuse_unknown
-from busbw.escape import as_cell, echo, echo_toned, plain_text, render_lines
+from busbw.escape import as_argument, as_cell, echo, echo_toned, plain_text, render_lines
 from busbw.ops import OPS
 from busbw.runs import collection, store
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import counted, parse_sizes
-from busbw_analysis.cli.options import names_of_runs, parsed, print_json
+from busbw_analysis.cli.options import names_of_runs, parsed, print_json, several
 from busbw_analysis.history.as_json import document
 from busbw_analysis.history.engine import engine_of
 from busbw_analysis.history.index import Unreadable, gather
@@ -138,7 +138,7 @@ def history(  # noqa: PLR0913 - click hands every option over by name
         since=since,
         until=until,
     )
-    places = [store.find(results_dir, run) for run in runs] or store.places(results_dir)
+    places = [_stored(results_dir, run) for run in runs] or store.places(results_dir)
     with engine_of(engine) as workers, views_of(results_dir, places, workers) as views:
         if not views.folders:
             message = f"there are no runs in {results_dir}; measure one, or give --results-dir"
@@ -162,6 +162,18 @@ def history(  # noqa: PLR0913 - click hands every option over by name
             echo_toned(lines([case_table(trends)]))
     if not trends.trends:
         click.get_current_context().exit(1)
+
+
+def _stored(results_dir: Path, run: str) -> Path:
+    """The folder of a run. Raises UsageError for a folder of logs, which have to be stored first."""
+    logs = several(click.get_current_context(), run) if Path(run).is_dir() else (run,)
+    if logs == (run,):
+        return store.find(results_dir, run)
+    raise UsageError(
+        f"{run!r} is a folder of {counted(len(logs), 'log')}, not a stored run: busbw import {as_argument(run)} "
+        "--machine NAME stores them",
+        code="no-such-run",
+    )
 
 
 def _refuse_absent(views: Views, name: str, value: str | None) -> None:

@@ -349,7 +349,8 @@ def report(
     # Loading matplotlib takes as long as all of ``show``, which does not need it.
     from busbw_analysis.assembly import compose as writer  # noqa: PLC0415
 
-    folder = writer.folder_for([find(results_dir, run).folder for run in runs], output, results_dir)
+    places = dict.fromkeys(options.lasting(find(results_dir, run).folder) for run in runs)
+    folder = writer.folder_for([*places], output, results_dir)
     rows = catalogue(peaks_file)
     stored = options.read_runs(results_dir, (*runs, *references))
     own, earlier = stored[: len(runs)], stored[len(runs) :]

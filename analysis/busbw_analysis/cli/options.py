@@ -69,6 +69,7 @@ def with_options(command: Command, options: Sequence[Option]) -> Command:
 
 
 _FACTS = "busbw.log-facts"
+_UNPACKED = "busbw.unpacked"
 _LOG_OPTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "reader": ("--format", {"metavar": "NAME"}, "Logs only: format, such as perftest.  [default: detected]"),
     "op": ("--op", {}, "Logs only: operation, if the log does not name it."),
@@ -129,7 +130,7 @@ def refused() -> Iterator[None]:
         raise UsageError(str(error), code=error.code) from error
 
 
-def _each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[str, ...]) -> tuple[str, ...]:
+def each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[str, ...]) -> tuple[str, ...]:
     """The runs, with a folder or archive of logs as its logs."""
     return tuple(log for run in runs for log in several(context, run))
 
@@ -138,14 +139,25 @@ def several(context: click.Context, run: str) -> tuple[str, ...]:
     """A run, or the logs of a folder or archive; what is unpacked is removed at the end of the command."""
     from busbw_analysis.data.sources import logs_in  # noqa: PLC0415
 
-    return logs_in(run, lambda: context.with_resource(files.temporary_folder("busbw-logs-")))
+    def unpacked() -> Path:
+        folder = context.with_resource(files.temporary_folder("busbw-logs-"))
+        context.meta.setdefault(_UNPACKED, {})[folder] = Path(run)
+        return folder
+
+    return logs_in(run, unpacked)
+
+
+def lasting(folder: Path) -> Path:
+    """``folder``, or that of the archive which it was unpacked from."""
+    unpacked: dict[Path, Path] = click.get_current_context().meta.get(_UNPACKED, {})
+    return next((archive.parent for base, archive in unpacked.items() if folder.is_relative_to(base)), folder)
 
 
 def run_options(command: Command) -> Command:
     """Options of most analysis commands: RUN…, the results folder, --force, --peaks and the log options."""
     options: list[Option] = [
         click.argument(
-            "runs", metavar="[RUN]...", nargs=-1, default=("latest",), callback=_each_log, shell_complete=names_of_runs
+            "runs", metavar="[RUN]...", nargs=-1, default=("latest",), callback=each_log, shell_complete=names_of_runs
         ),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even if their machines or settings differ."),

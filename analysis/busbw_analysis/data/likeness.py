@@ -245,7 +245,7 @@ def notices_of(dissimilar: Sequence[Difference], *, force: bool | None) -> list[
     unlike = [difference for difference in dissimilar if difference.unknown_in is None]
     if unlike and not force:
         text = "; ".join(difference.text for difference in unlike if difference.key == unlike[0].key)  # every variable
-        others = "analyse them one by one, compare two (busbw compare), or pool them anyway with --force"
+        others = "see them beside each other (busbw report), compare two (busbw compare), or pool them with --force"
         hint = "take them one by one" if force is None else others
         message = f"these runs may not be pooled: {text}; {hint}"
         raise UnlikeRuns(message)

@@ -1,14 +1,20 @@
 """Finds and reads the input that a user names: a run folder, a log of another tool, ``latest`` or ``-``."""
 
+import bz2
+import gzip
 import hashlib
+import lzma
 import re
 import shutil
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from time import time
@@ -17,7 +23,7 @@ from typing import IO, Any, Final, NoReturn, TypeVar, cast
 from busbw.errors import LogError, StoreError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import files, store
-from busbw.units import listed
+from busbw.units import format_size, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
@@ -27,6 +33,18 @@ from busbw_analysis.data.readers.training import OfTraining, TrainingLog
 
 _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
+_COMPRESSED: Final[Mapping[bytes, Callable[[IO[bytes]], Any]]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ": lzma.LZMAFile,
+}
+"""First bytes of a compressed file, and what reads it."""
+_DAY: Final = re.compile(
+    r"(?<!\d)(20\d\d)([-_.])(\d\d)\2(\d\d)(?!\d)|(?<!\d)(20\d\d)(\d\d)(\d\d)(?=[T_-]\d{4}(?:\d\d)?(?!\d))"
+)
+"""A day in the name of a log: ``2026-11-13``, or ``20261113`` with a time, so that no number of a job is one."""
+_FEWEST_SAME: Final = 8
+"""Rows of a log from which on another with the same numbers is a copy, not a repetition: the last digits scatter."""
 _MOST_FILES: Final = 10_000
 _OF_JOBS: Final = frozenset({"job-failed", "hang"})
 """Codes of errors that say why a log has no result."""
@@ -69,16 +87,59 @@ def opened_log(path: Path, read: Callable[[str, IO[bytes], float], _Result]) -> 
     Raises LogError (``unreadable``).
     """
     if path == STANDARD_INPUT:
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
-            shutil.copyfileobj(sys.stdin.buffer, kept)
-            kept.seek(0)
-            return read("standard input", cast("IO[bytes]", kept), time())
+        with (
+            tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as given,
+            tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept,
+        ):
+            shutil.copyfileobj(sys.stdin.buffer, given)
+            given.seek(0)
+            name = "standard input"
+            return read(name, _uncompressed(name, cast("IO[bytes]", given), cast("IO[bytes]", kept)), time())
     try:
-        with files.opened(path) as file:
-            return read(path.name, file, path.stat().st_mtime)
+        with _opened(path) as file:
+            return read(path.name, file, _measured(path))
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror}"
         raise LogError(message, code="unreadable") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file, uncompressed. Raises OSError, and LogError for a compressed one that is damaged or too large."""
+    with files.opened(path) as file, tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
+        yield _uncompressed(str(path), file, cast("IO[bytes]", kept))
+
+
+def _uncompressed(name: str, file: IO[bytes], kept: IO[bytes]) -> IO[bytes]:
+    """``file``; or ``kept`` with its content if it is compressed. Raises LogError."""
+    head = file.read(8)
+    file.seek(0)
+    uncompress = next((of for begin, of in _COMPRESSED.items() if head.startswith(begin)), None)
+    if uncompress is None:
+        return file
+    try:
+        with uncompress(file) as content:
+            kept.write(content.read(json_text.MOST_BYTES + 1))
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise LogError(f"{name}: cannot be uncompressed: {error}", code="unreadable") from error
+    if kept.tell() > json_text.MOST_BYTES:
+        raise LogError(f"{name}: more than {format_size(json_text.MOST_BYTES)} uncompressed", code="too-large")
+    kept.seek(0)
+    return kept
+
+
+def _measured(path: Path) -> float:
+    """When the results of a log were measured (s since 1970): when it was changed, unless its name or that of its
+    folder has an earlier day: copies and clones have a time of their own.
+    """
+    changed = path.stat().st_mtime
+    for found in (match for name in (path.name, path.parent.name) for match in _DAY.finditer(name)):
+        year, month, day = map(int, found.group(1, 3, 4) if found[1] else found.group(5, 6, 7))
+        with suppress(ValueError):
+            started = datetime(year, month, day, tzinfo=UTC)
+            if started.date() < datetime.fromtimestamp(changed, UTC).date():
+                return started.timestamp()
+    return changed
 
 
 def _read_log(path: Path, facts: LogFacts) -> Summarised:
@@ -167,17 +228,17 @@ def steps_in(selectors: Iterable[str]) -> Iterator[TrainingLog]:
 
 def _dump_of(path: Path) -> dict[str, Any] | None:
     try:
-        with files.opened(path) as file:
+        with _opened(path) as file:
             return flight.dump_of(file.read(json_text.MOST_BYTES))
-    except OSError:
+    except (OSError, LogError):
         return None
 
 
 def _kind_of(path: Path) -> Kind | None:
     try:
-        with files.opened(path) as file:
+        with _opened(path) as file:
             return kind_of(file)
-    except OSError:
+    except (OSError, LogError):
         return None
 
 
@@ -244,7 +305,22 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
         raise min((error for _, error in failed), key=lambda error: error.code != OfTraining.code)
     for path, reason in failed:
         echo(f"busbw: {plain_text(str(path))}: no results of a benchmark ({reason.code})", err=True)
-    return read
+    kept = without_copies([run.samples or run.stored for run in read])
+    return [run for run, is_kept in zip(read, kept, strict=True) if is_kept]
+
+
+def without_copies(runs: Iterable[store.StoredRun]) -> list[bool]:
+    """Of each run, False if it is a log with the same content as an earlier one: a copy is no launch. Says so."""
+    known: dict[str, store.StoredRun] = {}
+    kept: list[bool] = []
+    for run in runs:
+        first = known.setdefault(run.run.id.rpartition("-")[2], run) if len(run.imported) >= _FEWEST_SAME else run
+        is_copy = first.path != run.path and first.imported == run.imported
+        kept.append(not is_copy)
+        if is_copy:
+            copy, original = (plain_text(str(each.path)) for each in (run, first))
+            echo(f"busbw: {copy}: the same log as {original}; it counts once", err=True)
+    return kept
 
 
 def _refuse_failed(failed: Sequence[tuple[Path, LogError]], logs: int) -> NoReturn:

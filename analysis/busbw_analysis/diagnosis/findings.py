@@ -165,7 +165,12 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Iterator[Finding]:
-    """Limits of the logs of other tools, facts that the user gave for them, and notes of their readers."""
+    """Limits of the logs of other tools, facts that the user gave for them, and notes of their readers: what holds for
+    several logs comes once.
+    """
+    limits: list[tuple[tuple[str, str], str]] = []
+    notes: list[tuple[tuple[Severity, str, str], tuple[str, int | None]]] = []
+    others: list[Finding] = []
     for stored in runs:
         log = stored.run.imported
         if log is None:
@@ -179,22 +184,35 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
         hidden = [*([] if sampled else ["scatter"]), "drift", "interference", *([] if ranked_times else ["stragglers"])]
         statistics = ", ".join(map(statistic_in_words, what)) or "none"
         number = "one sample per case" if [*what] == ["sample"] else f"one number per case ({statistics}) and {have}"
-        one_number = f"{log.file} is a log of {tool} with {number}"
-        missing = f"It does not show {listed(hidden, word='or')}, and two single logs cannot be tested for a difference"
-        yield Finding("caution", "imported", (one_number, missing))
+        missing = f"{listed(hidden, word='or')}, and two single logs cannot be tested for a difference"
+        limits.append(((f"{tool} with {number}", missing), log.file))
         if log.given:
             given = ", ".join(f"{name} {value}" for name, value in log.given.items())
-            yield Finding("note", "given", (f"Given by the user, not by the log: {given}",))
+            others.append(Finding("note", "given", (f"Given by the user, not by the log: {given}",)))
         if unknown := to_be_given(stored.run):
             options = " ".join(f"--{name}" for name in unknown)
             lacks = f"Not stated by the log: {', '.join(unknown)}"
-            yield Finding("note", "unknown", (lacks, f"Verdicts that need them are missing; add {options}"))
+            others.append(Finding("note", "unknown", (lacks, f"Verdicts that need them are missing; add {options}")))
         for note in log.notes:
-            where = "" if note.line is None else f", line {note.line}"
             wrong = note.code == "wrong-results"
             severity: Severity = "bad" if wrong else "caution" if note.code in _DOUBTFUL else "note"
-            text = f"{note.text} ({log.file}{where})" if note.code in EVIDENCE else f"{log.file}{where}: {note.text}"
-            yield Finding(severity, note.code, (text,))
+            notes.append(((severity, note.code, note.text), (log.file, note.line)))
+    for (of_tool, missing), names in by_key(limits).items():
+        several = f"{len(names)} logs, such as {names[0]}, are of {of_tool}"
+        what, verb = (several, "They do") if len(names) > 1 else (f"{names[0]} is a log of {of_tool}", "It does")
+        yield Finding("caution", "imported", (what, f"{verb} not show {missing}"))
+    yield from others
+    for (severity, code, text), places in by_key(notes).items():
+        logs = len({file for file, _ in places})
+        together = logs > 1 and severity != "bad"  # each log with wrong results is named
+        for where in [f"{logs} logs, such as {_line(places[0])}"] if together else map(_line, places):
+            yield Finding(severity, code, (f"{text} ({where})" if code in EVIDENCE else f"{where}: {text}",))
+
+
+def _line(place: tuple[str, int | None]) -> str:
+    """The place of a note: its log, and the line if it has one."""
+    name, line = place
+    return name if line is None else f"{name}, line {line}"
 
 
 _DOUBTFUL: Final = frozenset(

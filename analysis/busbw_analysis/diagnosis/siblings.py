@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from busbw.ops import LOCAL, TO_THE_HOST
+from busbw.runs.facts import GpuFacts
 from busbw.system.catalog import Catalogue
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.facts import Facts
@@ -69,7 +70,7 @@ def contrasts_in(
     series: Sequence[Series], matrices: Sequence[PairMatrix], facts: Facts, rows: Catalogue
 ) -> tuple[Contrast, ...]:
     """The strongest contrast of each code, which names the others; ``rows`` is the catalogue of peaks."""
-    alike = list(_alike(series))
+    alike = list(_alike(series, facts))
     every = [
         *_slow_parts(alike, facts, rows),
         *_slow_hosts(alike),
@@ -113,16 +114,19 @@ class _Part:
 
 
 _Alike = tuple[SeriesKey, list[_Part]]
-"""Curves that differ only in their group of ranks, each at the largest size that all of them have; the first one's key.
+"""Curves that differ only in their group of ranks, on GPUs of the same names, each at the largest size that all of them
+have; the first one's key.
 """
 
 
-def _alike(series: Iterable[Series]) -> Iterator[_Alike]:
-    named = [curve for curve in series if curve.key.group != "all"]
-    likenesses = grouped(
-        named,
-        lambda curve: (structs.replace(curve.key, group="", ranks=()), len(curve.key.ranks), curve.traffic_factor),
-    )
+def _alike(series: Iterable[Series], facts: Facts) -> Iterator[_Alike]:
+    def likeness(curve: Series) -> tuple[object, ...]:
+        gpus = facts.gpus_of(rank for rank in curve.key.ranks if rank < len(facts.hosts))
+        names = {each.gpu.name for each in gpus if isinstance(each.gpu, GpuFacts)}
+        key = structs.replace(curve.key, group="", ranks=())
+        return key, len(curve.key.ranks), curve.traffic_factor, frozenset(names)
+
+    likenesses = grouped([curve for curve in series if curve.key.group != "all"], likeness)
     for curves in likenesses.values():
         common = set[int].intersection(*({point.size_bytes for point in curve.points} for curve in curves))
         distinct = {curve.key.group for curve in curves}

@@ -331,7 +331,13 @@ def _of_pairs(
     If pairs were measured several times, the first times find and the others confirm.
     """
     pairs = hosts_named(names)
-    times = [time for stored, pair in zip(runs, pairs, strict=True) for time in _times(stored, pair)]
+    hosts = [_hosts(stored.run, pair) for stored, pair in zip(runs, pairs, strict=True)]
+    are_hosts = len({*chain(*hosts)}) > 1
+    times = [
+        time
+        for stored, own in zip(runs, hosts, strict=True)
+        for time in _times(stored, own if are_hosts else nodes_of_ranks(own)[0])
+    ]
     nodes = tuple(dict.fromkeys(name for time in times for name in (time.sender, time.receiver)))
     number = {name: place for place, name in enumerate(nodes)}
     cases = _ends_of_sizes(dict.fromkeys(time.case for time in times))
@@ -342,10 +348,9 @@ def _of_pairs(
     asked = {(each.stage, each.case) for each in rounds}
     places = {stage: tuple(place for place in by_size if (stage, place) in asked) for stage in ("alone", "pairs")}
     fleet = fleet_of(nodes, (), facts, topology)
-    are_hosts = any(len(set(_hosts(stored.run, pair))) > 1 for stored, pair in zip(runs, pairs, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     judgement = judge(whole, rounds, options, missing_devices(nodes, facts))
-    if not judgement.verdicts and not fleet.switches:
+    if not judgement.accused and not fleet.switches:
         judgement = without_usual(judgement, rounds, cases, options.within)
     return Judged(judgement, cases, in_rounds=False)
 
@@ -361,22 +366,23 @@ def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
     )
 
 
-def _times(stored: StoredRun, pair: tuple[str, ...]) -> Iterable[_Time]:
-    """The times of one or two nodes in a run."""
-    nodes, ranks = nodes_of_ranks(_hosts(stored.run, pair))
-    node_of = {rank: nodes[node] for node, members in enumerate(ranks) for rank in members}
+def _times(stored: StoredRun, node_of: Sequence[str]) -> Iterable[_Time]:
+    """The times of one or two nodes in a run; ``node_of``: the node of each rank. Other GPUs make another case."""
     tables = by_key(((row.case.op, row.ranks), row.case.group) for row in stored.imported)
     apart = all(len(set(groups)) == 1 for groups in tables.values())  # by its nodes alone, not also by NICs
+    gpus = {name: {gpu.name for gpu in facts.pci.gpus if gpu.name} for name, facts in stored.run.environments.items()}
     for row in stored.rows:
         if not isinstance(row, Measurement | Imported):
             continue
         of_groups = [(row.ranks, 1e-9 * row.time_ns, 0.0)] if isinstance(row, Imported) else group_times(row)
         for members, seconds, _ in of_groups:
-            inside = list(dict.fromkeys(node_of[rank] for rank in members if rank in node_of))
+            inside = list(dict.fromkeys(node_of[rank] for rank in members if rank < len(node_of)))
             if inside and len(inside) <= 2:
+                names = " ".join(sorted({*chain(*(gpus.get(node, ()) for node in inside))}))
                 of_nodes = {"group": _COLLECTIVE, "ranks": len(members), "nodes": len(inside)}
                 alike = isinstance(row, Imported) and apart
                 case = structs.replace(row.case, **of_nodes) if alike else row.case
+                case = structs.replace(case, group=f"{case.group} {names}".rstrip())
                 yield _Time(case, inside[0], inside[-1], seconds)
 
 
@@ -416,11 +422,15 @@ def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str,
     own = [(number[time.sender], number[time.receiver], time.seconds) for time in times if time.case == case]
     symmetric = case.op in OPS and OPS[case.op].members == _COLLECTIVE
     seen: Counter[tuple[int, int]] = Counter()
+    pairs: Counter[tuple[int, bool]] = Counter()
+    sent: Counter[tuple[int, bool]] = Counter()
     rows: list[tuple[Stage, int, int, float]] = []
-    several = len({pair[:2] for pair in own}) < len(own)
+    several = len({tuple(sorted(pair[:2])) if symmetric else pair[:2] for pair in own}) < len(own)
     for first, second, seconds in own:
+        # Who meets whom is scheduled: half of the pairs of each node confirm, whatever the order is.
+        confirms = not several and pairs[first, True] + pairs[second, True] < pairs[first, False] + pairs[second, False]
         # A collective has no direction: half of a node's pairs count as sent.
-        swap = symmetric and ((first + second) // 2) % 2 == 1
+        swap = symmetric and sent[first, confirms] > sent[second, confirms]
         pair = (second, first) if swap else (first, second)
         again = seen[pair] > 0
         seen[pair] += 1
@@ -429,7 +439,9 @@ def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str,
         elif several:
             stage = "suspects" if again else "pairs"
         else:
-            stage = "held out" if (first + second) % 2 else "pairs"
+            stage = "held out" if confirms else "pairs"
+        pairs.update({(first, confirms): 1, (second, confirms): 1})
+        sent[pair[0], confirms] += 1
         rows.append((stage, *pair, seconds))
     for stage in dict.fromkeys(row[0] for row in rows):
         table = np.asarray([row[1:] for row in rows if row[0] == stage], dtype=np.float64)

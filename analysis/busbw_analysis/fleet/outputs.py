@@ -99,7 +99,8 @@ def _how_many(judged: Judged) -> str:
     if judged.in_rounds:
         return counted(len(rounds), "round")
     pairs = {pair for each in rounds for pair in each.pairs}
-    return counted(sum(first != second for first, second in pairs), "pair")
+    both = sum(first != second for first, second in pairs)
+    return counted(both, "pair") if both else f"each {judged.judgement.fleet.noun} alone"
 
 
 def _too_few(judged: Judged) -> str:
@@ -144,6 +145,8 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         sides = f"{compressed(names[:half])} and {compressed(names[half:])}"
         pairs = counted(verdict.at_once, "pair")
         return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
+    if len(verdict.next_pairs) > 1:
+        return f"{', '.join(names)} or the link between them {what.removeprefix('the link ')}"
     if verdict.kind == "link" or (verdict.kind == "undecided" and len(names) == 2):
         return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
     return f"{listed(names)} {what}"
@@ -160,10 +163,17 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     parts = [
         f"{case_words(judged, each.case)} takes {three_digits(each.ratio)}× as long as elsewhere "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
-        f", {_count(each, 'round' if judged.in_rounds else 'pair')})"
+        f", {_count(each, _counted(judged, each))})"
         for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
+
+
+def _counted(judged: Judged, evidence: Evidence) -> str:
+    """What the evidence is counted in: a log of a node alone is of no pair."""
+    if judged.in_rounds:
+        return "round"
+    return "time" if evidence.case in judged.judgement.fleet.alone else "pair"
 
 
 def _count(evidence: Evidence, noun: str) -> str:
@@ -260,6 +270,8 @@ def verdict_table(judged: Judged) -> Table:
         place = verdict.evidence[0].case if verdict.evidence else verdict.case
         return _missing(verdict) if place is None else case_words(judged, place)
 
+    verdicts = judged.judgement.verdicts
+    nouns = {_counted(judged, each) for verdict in verdicts for each in verdict.evidence[:1]} or {"round"}
     columns: tuple[Column[Verdict], ...] = (
         Column("Verdict", lambda row: _KINDS[row.kind]),
         Column("Where", lambda row: row.switch or compressed(_names(judged, row))),
@@ -268,10 +280,9 @@ def verdict_table(judged: Judged) -> Table:
         Column("Elsewhere", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
-        Column("Rounds" if judged.in_rounds else "Pairs", lambda row: first(row, "rounds"), str),
+        Column(nouns.pop().capitalize() + "s" if len(nouns) == 1 else "Times", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error not in {None, 1} else None, _percent),
     )
-    verdicts = judged.judgement.verdicts
     notes = (
         "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad"
         if any(row.probability and row.error not in {None, 1} for row in verdicts)

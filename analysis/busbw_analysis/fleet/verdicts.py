@@ -442,7 +442,7 @@ _Pairs = dict[tuple[int, int], float]
 def without_usual(
     judgement: FleetJudgement, rounds: Sequence[Round], cases: Sequence[Case], within: float
 ) -> FleetJudgement:
-    """``judgement``, which has no verdict, with what the times of pairs at the largest size leave open: of few pairs,
+    """``judgement``, which accuses nobody, with what the times of pairs at the largest size leave open: of few pairs,
     nothing says which is usual.
     """
     paired = [each for each in rounds if each.stage not in {"alone", "alone again"}]
@@ -459,7 +459,11 @@ def without_usual(
     at = gaps.index(gap := max(gaps)) + 1
     fast, slow = ({pair: times[pair] for pair in part} for part in (ordered[:at], ordered[at:]))
     if np.log(gap) >= within and gap > max(max(part.values()) / min(part.values()) for part in (fast, slow)):
-        return replace(judgement, verdicts=tuple(_of_two_rates(place, times, fast, slow)))
+        alone = {*judgement.fleet.alone}
+        kept = (verdict for verdict in judgement.verdicts if any(each.case in alone for each in verdict.evidence))
+        return replace(judgement, verdicts=(*_of_two_rates(place, times, fast, slow), *kept))
+    if judgement.verdicts:
+        return judgement
     apart = Apart(place, times[ordered[0]], times[ordered[-1]], ordered[-1], len(ordered), is_open=True)
     hidden = max((each.ratio for each in judgement.found if each.case == place), default=np.inf)
     return replace(judgement, apart=replace(apart, is_open=hidden > apart.longest / median(times.values())))
@@ -475,10 +479,14 @@ def _of_two_rates(place: int, times: _Pairs, fast: _Pairs, slow: _Pairs) -> Iter
     usual = median(fast.values())
     for nodes, pairs in sorted(suspects.items(), key=lambda entry: -len(entry[1])):
         seconds = median(slow[pair] for pair in pairs)
-        new = (node for node in cleared if not {(node, nodes[0]), (nodes[0], node)} & times.keys())
-        partner = nodes[1] if len(nodes) == 2 else next(new, None)
+        # Nodes that are in no fast pair are measured with such that are; a link between good nodes is measured again.
+        doubtful = [node for node in nodes if node not in cleared]
+        good = (
+            (node, next((other for other in cleared if not {(node, other), (other, node)} & times.keys()), None))
+            for node in doubtful
+        )
         evidence = Evidence(place, seconds, usual, seconds / usual, len(pairs))
-        yield Verdict("undecided", nodes, evidence=(evidence,), next_pairs=((nodes[0], partner),))
+        yield Verdict("undecided", nodes, evidence=(evidence,), next_pairs=tuple(good) or ((nodes[0], nodes[1]),))
 
 
 def _of_map(fleet: Fleet, rounds: list[Round]) -> model.Data:

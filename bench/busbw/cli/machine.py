@@ -10,9 +10,11 @@ from typing import Final
 import click
 import msgspec
 
+from busbw.backends import BACKENDS
 from busbw.cli import listing
-from busbw.errors import ClockError, UsageError
+from busbw.errors import ClockError, LaunchError, UsageError
 from busbw.escape import echo, plain_text
+from busbw.launch import mpiexec
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.runs.facts import HostFacts, Nic
 from busbw.runs.records import JSON
@@ -181,12 +183,24 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Examined:
     return Examined(
         facts=facts,
         timer_ns=timer_ns,
-        backends=listing.backends(),
+        backends=_backends(),
         launchers=listing.launchers(),
         levels=level_rows(seen),
         unknown=seen.unknown,
         findings=[*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
     )
+
+
+def _backends() -> list[dict[str, JSON]]:
+    """The rows of the backends; whether MPI works is asked of the library, which is loaded in another process."""
+    rows = listing.backends()
+    of_mpi = [row for row in rows if row["here"] == "yes" and BACKENDS[str(row["backend"])].started_by]
+    if of_mpi:
+        try:
+            mpiexec.chosen()
+        except LaunchError as error:
+            return [{**row, "here": str(error)} if row in of_mpi else row for row in rows]
+    return rows
 
 
 _MEASURED_BY: Final[dict[Name, str]] = {
