@@ -12,7 +12,16 @@ from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.failures import explained, may_fail
 from busbw_analysis.data.readers.json_text import decoded, text
-from busbw_analysis.data.readers.lines import (Line, are_headings, clean, dtype_named, number, op_named, redop_named, whole)
+from busbw_analysis.data.readers.lines import (
+    Line,
+    are_headings,
+    clean,
+    dtype_named,
+    number,
+    op_named,
+    redop_named,
+    whole,
+)
 from busbw_analysis.data.readers.literals import words_of
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.nccl_info import (

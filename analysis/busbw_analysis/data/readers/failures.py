@@ -97,3 +97,13 @@ def after_the_last(text: bytes) -> bytes:
 def is_only_ended(text: bytes) -> bool:
     """Whether all that a text says of a failure is that somebody ended the job."""
     return all(b"SIGTERM" in match.string for _, match in _about_failures(text))
+
+
+def explained(text: str) -> str | None:
+    """What an error means and why it usually comes; None for one that is not known or that follows from another."""
+    signs = zip(FAILURES, SIGNS, strict=True) if may_fail(text) else ()
+    failure, match = next(((own, match) for own, sign in signs if (match := sign.search(text))), (None, None))
+    if failure is None or match is None or failure.follows or failure.waits:
+        return None
+    words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
+    return f"{words.replace(' ()', '').strip()}; usually {failure.causes}"

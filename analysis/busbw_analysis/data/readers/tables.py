@@ -19,7 +19,7 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, factors, size_of, variant
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.launched import LAUNCHER, launched_any
-from busbw_analysis.data.readers.lines import (NCCL_BLOCKS, are_headings, op_named, verdict, whole)
+from busbw_analysis.data.readers.lines import NCCL_BLOCKS, are_headings, op_named, verdict, whole
 from busbw_analysis.data.readers.paste import LONGEST_CAPTION
 from busbw_analysis.data.readers.table_units import Units
 

@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.launched import LAUNCHER, launched
-from busbw_analysis.data.readers.lines import (are_headings, dtype_named, number, op_named, redop_named, rest, scaled, whole)
+from busbw_analysis.data.readers.lines import (
+    are_headings,
+    dtype_named,
+    number,
+    op_named,
+    redop_named,
+    rest,
+    scaled,
+    whole,
+)
 
 SIGN: Final = re.compile(rb"(?m)^ *Count +Size +Time, us")
 _MISSING: Final = (
