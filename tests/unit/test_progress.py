@@ -129,6 +129,7 @@ EXAMPLES: Final = (
         "hang",
         "PMIx on n1",
     ),
+    (f"{NCCL}Could not find real path of /sys/class/pci_bus/0000:21/../../0000:21:00.0", "job-failed", "WSL"),
     # vllm-project/vllm#4062, NVIDIA/nccl#328
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000", "job-failed", "0/41000"),
     ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
@@ -384,6 +385,7 @@ SAMPLES: Final = (
     (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
     (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
     ("Attribute arch of node cpu not found",),
+    (f"{NCCL}Could not find real path of /sys/class/pci_bus/0000:21/../../0000:21:00.0",),
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000",),
     (
         "uncorrectable ECC error",
