@@ -146,6 +146,14 @@ def test_messages_name_a_fault_that_they_show_and_what_to_do(tmp_path: Path) -> 
     assert dict(refused(tmp_path, up).lines)["Do"].startswith("add the rows")
 
 
+def test_a_fault_alone_is_named(tmp_path: Path) -> None:
+    """horovod/horovod#1408."""
+    error = refused(tmp_path, "node1:4:5 NCCL INFO Call to connect returned Connection refused, retrying\n")
+    assert error.code == "messages"
+    assert "connect failed and was tried again (line 1)" in error.answer
+    assert dict(error.lines)["Do"].startswith("check that connection")
+
+
 @pytest.mark.parametrize(("nodes", "advised"), [(1, False), (2, True)])
 def test_a_network_is_advised_only_to_jobs_on_several_hosts(nodes: int, tmp_path: Path, *, advised: bool) -> None:
     away = "node1:4:5 [0] NCCL INFO NET/IB : No device found.\n"
@@ -170,6 +178,16 @@ def test_the_links_of_a_host_alone_say_what_to_expect(tmp_path: Path) -> None:
     links = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{0}\t0-15\nGPU1\t{0}\t X \t0-15\n"
     assert "PCI Express" in dict(refused(tmp_path, links.format("SYS")).lines)["Also"]
     assert "Also" not in dict(refused(tmp_path, links.format("NV4")).lines)
+
+
+@pytest.mark.parametrize("above", ["", "The size of messages is 1 GiB and the bandwidth only 9 GB/s.\n"])
+def test_a_command_without_results_still_says_what_it_sets(above: str, tmp_path: Path) -> None:
+    """NVIDIA/nccl#700."""
+    command = f"{above}mpirun -np 16 -x NCCL_IB_HCA={{}} ./build/all_reduce_perf -b 1G -e 8G -f 2\n"
+    one = refused(tmp_path, command.format("mlx5_0"))
+    assert one.code == "not-a-log"
+    assert "leaves NCCL one NIC" in dict(one.lines)["Also"]
+    assert refused(tmp_path, command.format("mlx5_0,mlx5_1")).lines == ()
 
 
 def test_the_last_error_of_nccl_is_quoted(tmp_path: Path) -> None:

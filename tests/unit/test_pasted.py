@@ -445,6 +445,20 @@ def test_a_path_that_is_not_taken_is_not_advised_to_be_left(given: str, named: s
     assert {name for name in ("NCCL_P2P_DISABLE=1", "NCCL_IB_DISABLE=1") if name in advice} == named
 
 
+def test_members_that_lightning_numbers_twice_or_does_not_start_are_named(tmp_path: Path) -> None:
+    """Lightning-AI/pytorch-lightning#4389, #8707, #19606."""
+    members = [f"initializing ddp: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/8\n" for rank in range(4)]
+    late = error_of(tmp_path, f"It freezes.\n{''.join(members)}")
+    assert late.code == "hang"
+    assert "no start of rank 4, 5, 6, 7 of 8" in late.answer
+    assert "no start of rank 1, 2" in error_of(tmp_path, f"It is stuck.\n{members[0]}").answer
+    twice = error_of(tmp_path, "".join(members * 2))
+    assert twice.code == "job-failed"
+    assert "rank 0 of 8 twice" in twice.answer
+    again = f"{''.join(members)}All distributed processes registered.\n{''.join(members)}"
+    assert "twice" not in str(error_of(tmp_path, again))
+
+
 @pytest.mark.parametrize(
     "start",
     [

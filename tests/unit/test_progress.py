@@ -114,6 +114,15 @@ EXAMPLES: Final = (
     ("RuntimeError: DataLoader worker (pid 246611) is killed by signal: Aborted.", "job-failed", "num_workers=0"),
     ("The node 'node1_1_0' has failed to send a keep-alive heartbeat to the rendezvous", "job-failed", "node1_1_0"),
     ("n:1:2 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused", "job-failed", "reach"),
+    # deepseek-ai/DeepEP#202, #150, OpenRLHF/OpenRLHF#265, NVIDIA/nccl#706
+    ("transport.cpp:nvshmemi_transport_init:275: init failed for transport: IBGDA", "job-failed", "IBGDA"),
+    ("/nvshmem/host/nvshmemx_api.h:63: non-zero status: 7: Connection timed out, exiting...", "hang", "IFNAME"),
+    (
+        "The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).",
+        "hang",
+        "--network=host",
+    ),
+    ("n:1:2 [0] NCCL WARN Net : Call to recv from 10.0.0.1<4> failed : Connection timed out", "job-failed", "network"),
     # vllm-project/vllm#9046, NVIDIA/FasterTransformer#204, NVIDIA/deepops#1179
     ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'invalid argument'", "job-failed", "--disable-cust"),
     ("n:1:2 [0] NCCL WARN NET/IB : collective mismatch error local size 131072 remote 0", "job-failed", "131072"),
@@ -122,6 +131,7 @@ EXAMPLES: Final = (
         "hang",
         "PMIx on n1",
     ),
+    (f"{NCCL}Could not find real path of /sys/class/pci_bus/0000:21/../../0000:21:00.0", "job-failed", "WSL"),
     # vllm-project/vllm#4062, NVIDIA/nccl#328
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000", "job-failed", "0/41000"),
     ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
@@ -281,6 +291,10 @@ SAMPLES: Final = (
     ),
     ("Timed out after 901 seconds waiting for clients. 1/3", "Timed out after 901 seconds waiting for workers. 1/3"),
     (
+        "client socket has timed out after 1800s while trying to connect to (172.17.0.2",
+        "Connect to 172.17.0.2<3807> failed : Connection timed out",
+    ),
+    (
         "client socket has failed to connect to [node1]:29400",
         "client socket has failed to connect to any network address of (node1, 29500)",
         "client socket has timed out after 9ms while trying to connect to (node1, 29500)",
@@ -379,6 +393,7 @@ SAMPLES: Final = (
     (f"{NVLS}Multicast not supported", "NVLink SHARP (NVLS)"),
     (f"{P2P}Cuda failure 'x'", f"{P2P}Could not enable P2P between dev 0 and dev 1", f"{P2P}Could not map IPC"),
     ("Attribute arch of node cpu not found",),
+    (f"{NCCL}Could not find real path of /sys/class/pci_bus/0000:21/../../0000:21:00.0",),
     ("Failed to find reverse path from remNode 0/41000 nlinks 2 to node 0/61000",),
     (
         "uncorrectable ECC error",
@@ -506,6 +521,12 @@ SAMPLES: Final = (
         "no address associated with hostname",
         "nslookup: can't resolve 'master-0'",
     ),
+    (
+        "transport.cpp:nvshmemi_transport_init:275: init failed for transport: IBGDA",
+        "ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar",
+        "nvshmemi_transport_init:287: Unable to initialize any transports. returning error.",
+    ),
+    ("nvshmem/src/nvshmemx_api.h:63: non-zero status: 7: Connection timed out, exiting...",),
     ("MPICH suspects a hang due to completion queue exhaustion",),
     (
         "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
@@ -540,6 +561,7 @@ SAMPLES: Final = (
         "Connection closed by remote peer",
         "OFI poll failed (x.c:1: UNDELIVERABLE)",
         "NCCL WARN Call to recv failed : Connection reset by peer",
+        "Call to recv from 10.0.0.1<41468> failed : Connection timed out",
         "group.cc:47 -> 6",
         "UCX  ERROR endpoint reset by remote peer",
     ),

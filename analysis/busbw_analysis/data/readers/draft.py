@@ -333,9 +333,9 @@ class Draft:
             error.follows = end.follows
             raise error
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
-        if end is not None or (facts and not reasons):
+        fault = None if self.tool == "hardware" else self._fault()
+        if end is not None or ((facts or fault) and not reasons):
             where = "" if end is None else f"; {end.answer}"
-            fault = self._fault()
             but = "" if fault is None else f", but {fault[0]}"
             message = f"a log of {self.tool} without results, an error or a sign of a hang{but}{where}"
             first = "" if fault is None else f"{fault[1]}; "

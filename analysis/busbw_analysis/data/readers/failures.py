@@ -14,6 +14,7 @@ from busbw_analysis.data.readers.literals import words_of
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message with which jobs fail.
 
+    name: by which readers find it that see it in several lines
     signs: recognise it; their groups fill ``text``
     doing: the phase; "": the message does not say it
     text: what it means
@@ -28,6 +29,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     causes: str
     action: str
+    name: str = ""
     doing: str = ""
     network: bool = False
     waits: bool = False
@@ -51,6 +53,7 @@ def _shipped() -> tuple[dict[str, str], tuple[Failure, ...]]:
 
 WORDS, FAILURES = _shipped()
 """Sentences that several rows have, by name; and all rows: the first that a log has is its answer."""
+NUMBERING: Final = next(place for place, failure in enumerate(FAILURES) if failure.name == "numbering")
 SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
 _NEEDED: Final = words_of(failure.sign for failure in FAILURES)
@@ -58,7 +61,7 @@ _NEEDED_BYTES: Final = tuple(word.encode() for word in _NEEDED)
 _GOES_ON: Final = re.compile(
     rb"heartbeat|RayActorError|The actor (?:died|is dead)|A worker died|restarting"
     rb"|Waiting (?:in|for)|No available shared memory broadcast|may be stuck"
-    rb"|It is expected if|import of .{0,40} failed|UCX  ERROR ibv_reg"
+    rb"|init failed for transport|It is expected if|import of .{0,40} failed|UCX  ERROR ibv_reg"
 )
 """Of workers that a launcher starts again, of what may still come, and of what a program can do without."""
 

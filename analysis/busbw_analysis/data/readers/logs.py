@@ -497,8 +497,19 @@ def _unknown(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> Lo
                 return error
     return LogError(
         f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with --format "
-        "of busbw show or import; else write a table with the headings op, ranks, size and time_us"
+        "of busbw show or import; else write a table with the headings op, ranks, size and time_us",
+        _evidence(name, file, pasted, head),
     )
+
+
+def _evidence(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> list[tuple[str, str]]:
+    """What a short text without results says of the way that data take, such as a command with its settings."""
+    if file.seek(0, SEEK_END) <= len(head):
+        try:
+            _read(name, file, _MESSAGES, pasted)
+        except LogError as error:
+            return [line for line in error.lines if line[0] == "Also"]
+    return []
 
 
 def _read_table(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> ForeignLog:
@@ -507,6 +518,8 @@ def _read_table(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) ->
         return _read(name, file, _TABLE, pasted)
     except LogError as error:
         network = next(filter(_NETWORK.__contains__, _recognising(_unpasted(pasted, head))), None)
+        if error.code == "not-a-log" and network is None:  # words that were taken for headings
+            raise LogError(error.said, _evidence(name, file, pasted, head), code=error.code, log=error.log) from error
         if network is None or error.code not in _SAYS_LITTLE:
             raise
         return _read(name, file, network, pasted)

@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from busbw.units import counted
-from busbw_analysis.data.readers.failures import FAILURES, SIGNS, WORDS, Failure
+from busbw_analysis.data.readers.failures import FAILURES, NUMBERING, SIGNS, WORDS, Failure
 from busbw_analysis.data.readers.literals import words_of
 
 
@@ -83,15 +83,18 @@ _SWITCHES: Final = {"NCCL_P2P_DISABLE=1": ("p2p-off",), "NCCL_IB_DISABLE=1": ("r
 """For a variable that forbids a path: codes of the evidence that this is not taken anyway."""
 _STARTS: Final = re.compile(
     r"(?i:\binit(?:iali[sz]\w+)? (?:torch[. ])?(?:distributed|nccl|process group)\b(?! ends?\b))"
-    r"|distributed_init_method=|is using nccl==|init_process_group|Initializing TorchBackend"
+    r"|distributed_init_method=|GLOBAL_RANK: \d|is using nccl==|init_process_group|Initializing TorchBackend"
 )
 """What programs print when they start their ranks."""
+_MEMBER: Final = re.compile(r"GLOBAL_RANK: (\d{1,7}), MEMBER: \d{1,7}/(\d{1,7})\b")
+"""What Lightning prints on every rank."""
 STARTS: Final = re.compile(
     rf"{_STARTS.pattern}|\b(?:[NR]CCL|MPI|UCX|OFI|SHARP|RDMA|torchrun|mpirun|srun|MASTER_ADDR)\b".encode()
 )
 """In a text about a program whose ranks start."""
 _STARTED: Final = re.compile(
-    r"Init (?:torch distributed|nccl) ends?|(?i:load(?:ing)? (?:the )?(?:model|weight|safetensors|checkpoint))"
+    r"Init (?:torch distributed|nccl) ends?|All distributed processes registered"
+    r"|(?i:load(?:ing)? (?:the )?(?:model|weight|safetensors|checkpoint))"
     r"|(?i:model load|KV cache|\bepoch\b|\bstep\b)"
 )
 """What programs print later."""
@@ -289,8 +292,15 @@ class Progress:
         """Note a line of a program that starts its ranks, or goes on after that."""
         if (match := _STARTS.search(text)) is not None:
             self.phase, self._line, self._text = SET_UP, number, text[match.start() :][:80].strip()
+            if (member := _MEMBER.search(text)) is not None:
+                rank, ranks = map(int, member.groups())
+                if ("", rank) in self._started:
+                    self._say(NUMBERING, number, [f"rank {rank} of {ranks} twice"])
+                self._started.add(("", rank))
+                self._largest = max(self._largest, (ranks, ""), key=lambda each: each[0])
         elif _STARTED.search(text) is not None:
             self.phase = None
+            self._started.clear()
 
     def hear(self, number: int, text: str) -> None:
         """Note a line of a person who says that the job hangs."""
@@ -316,19 +326,23 @@ class Progress:
         is_mentioned = _is_mentioned(match)
         if is_mentioned and _DENIED.search(text[: match.start()]) is not None:
             return
-        known = self._said.get(is_mentioned)
-        is_first = known is None or place < known.place
-        if known is None or is_first or (place == known.place and not known.is_named and any(match.groups())):
-            template = FAILURES[place].text
-            words = template.format(*filter(None, match.groups()), *[""] * template.count("{}"))
-            said = _Failed(place, number, words.replace(" ()", "").strip(), any(match.groups()))
-            self._said[is_mentioned] = said
+        is_first = self._say(place, number, [*filter(None, match.groups())], is_mentioned=is_mentioned)
         if is_mentioned:
             return
         if is_first:
             self._of, self._at = set(), set()
         self._of |= {int(self._rank)} if self._rank else set()
         self._at |= _host_of(text)
+
+    def _say(self, place: int, number: int, names: Sequence[str], *, is_mentioned: bool = False) -> bool:
+        """Keep a message if it says more than those before it; whether it is the first of its kind."""
+        known = self._said.get(is_mentioned)
+        is_first = known is None or place < known.place
+        if known is None or is_first or (place == known.place and not known.is_named and names):
+            template = FAILURES[place].text
+            words = template.format(*names, *[""] * template.count("{}")).replace(" ()", "").strip()
+            self._said[is_mentioned] = _Failed(place, number, words, bool(names))
+        return is_first
 
     def went_on(self) -> None:
         """Forget a failure that only waits: what it waited for came."""
@@ -398,7 +412,7 @@ class Progress:
         if self.phase is None:
             return None
         ranks, started = self._largest[0], self._in_largest(self._started)
-        missing = sorted(set(range(ranks)) - started) if len(started) > 1 else []
+        missing = sorted(set(range(ranks)) - started) if len(started) > 1 or (started and self.phase is SET_UP) else []
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {ranks}" if missing else ""
         call = f", {self._call}" if self._call else ""
         where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
