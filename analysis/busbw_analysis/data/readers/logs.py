@@ -456,8 +456,7 @@ def _further(
     if has_steps and reader in _BEFORE_STEPS and (left := file.seek(0, SEEK_END) - seen) > 0:
         file.seek(-min(left, HEAD_BYTES), SEEK_END)
         goes_on = _goes_on(end := file.read(HEAD_BYTES), before=goes_on)
-        found = recognise(_unpasted(pasted, end))
-        reader = found if found is _WATCHDOG or (found is _FAILURE and not goes_on) else reader
+        reader = _WATCHDOG if _WATCHDOG.sign.search(end) is not None else reader if goes_on else _FAILURE
     return reader, head, has_steps, goes_on
 
 

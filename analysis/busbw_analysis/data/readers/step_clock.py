@@ -100,6 +100,7 @@ class StepClock:
 
     def take(self, line: int, text: str, raw: str) -> None:
         """Note what a line says: its ``text`` is without prefixes, which ``raw`` has."""
+        text, raw = text.replace("\t", " "), raw.replace("\t", " ")
         bars = [*_BAR.finditer(text)] if "%|" in text else []
         for bar in bars:
             self._bar(line, bar)
