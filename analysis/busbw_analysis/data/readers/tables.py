@@ -241,7 +241,7 @@ def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
         names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
         known = _columns(names[:_MOST_COLUMNS], least=1 if by in {"|", "\t"} else 2)
         columns = {entry.name for entry in known}
-        if None in columns and by == " ":
+        if None in columns and by == " " and not all(name.endswith((")", "]")) for name in names):
             continue
         results = columns & RESULTS if "size" in columns else columns & {"algbw", "busbw"} if by.strip() else None
         stated = "size" in columns or by == "|" or any(map(_is_rate, known))  # else by its cells
