@@ -659,3 +659,10 @@ def test_rates_of_nccom_have_the_unit_that_size_over_time_says(rate: str, unit: 
     log = read_log(path)
     assert log.rows[1].algbw == pytest.approx(float(rate) * unit)
     assert not [note for note in log.notes if note.code in {"rate-differs", "gib-as-gb"}]
+
+
+def test_headings_with_single_spaces_are_known_by_their_units(tmp_path: Path) -> None:
+    text = "all_reduce on 8 GPUs\nSize (bytes) Latency (us) algbw (GB/s) Issue (us)\n1048576 100.0 10.49 3.2\n"
+    assert [row[2:4] for row in numbers(text, tmp_path)] == [(1 << 20, 100.0)]
+    with pytest.raises(LogError):  # one heading or two
+        imported(text.replace("Issue (us)", "Issue after"), tmp_path)

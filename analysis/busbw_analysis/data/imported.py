@@ -470,9 +470,12 @@ def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts, tool: Too
     """
     version = table.library_version
     if facts.nics is not None and tool.traits is not None and tool.traits.transport == "gloo-tcp":
-        rate = facts.nics.card.nominal
-        names = (f"nic{number}" for number in range(facts.nics.count))
-        return HostFacts(nics=tuple(Nic(name=name, up=True, speed_bytes_per_second=rate) for name in names))
+        return HostFacts(
+            nics=tuple(
+                Nic(name=f"nic{number}", up=True, speed_bytes_per_second=facts.nics.card.nominal)
+                for number in range(facts.nics.count)
+            )
+        )
     if facts.nics is not None:
         card = facts.nics.card
         given = RdmaPort(

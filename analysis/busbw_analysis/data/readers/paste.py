@@ -113,8 +113,8 @@ _EXPORT: Final = re.compile(r"\s*(?:[$#>]\s?)?export ")
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z\d_]{3,63}=\S+")
 _LOADED: Final = re.compile(
     r"\s*(?:\S{0,40}[$#>%]\s)?"
-    r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate|(?:sudo )?(?:ethtool -[A-Z]|sysctl -w|ip link set"
-    r"|tc qdisc|cpupower|mlxconfig|setpci|nvidia-smi -(?:ac|lgc|pl|mig))) \S[^;&|]{0,60}?)\s*"
+    r"((?:(?:module|ml) (?:load|swap|switch)|spack load|conda activate|(?:sudo )?(?:ethtool -[A-Z]|sysctl -w|ip link"
+    r" set|tc qdisc|cpupower|mlxconfig|setpci|nvidia-smi -(?:ac|lgc|pl|mig))) \S[^;&|]{0,60}?)\s*"
 )
 """A command that changes what the next ones use, such as a module or a setting of the system."""
 _TITLE: Final = re.compile(r"(?:#{2,6}|={2,}|-{2,}|\*{1,3}|[>*-])\s?.*|.*:")

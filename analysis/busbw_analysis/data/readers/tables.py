@@ -248,7 +248,8 @@ def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
         known = _columns(names[:_MOST_COLUMNS], least=1 if by in {"|", "\t"} else 2)
         columns = {entry.name for entry in known}
         is_torn = by in {"|", "\t"} and any(_ALONE.fullmatch(name) for name in names)  # "size<tab>(B)"
-        if is_torn or (None in columns and by == " "):
+        has_units = all(name.endswith((")", "]")) for name in names)
+        if is_torn or (None in columns and by == " " and not has_units):
             continue
         results = columns & RESULTS if "size" in columns else columns & {"algbw", "busbw"} if by.strip() else None
         stated = "size" in columns or by == "|" or any(map(_is_rate, known))  # else by its cells
