@@ -292,3 +292,27 @@ def test_a_step_that_a_terminal_broke_inside_of_its_time_is_whole() -> None:
     steps = map(line.format, range(1, 7))
     lines = [step[at : at + 39] for step in steps for at in range(0, len(step), 39)]
     assert {step.value for step in read_steps("log", BytesIO("\n".join(lines).encode())).steps} == {10.344}
+
+
+def test_messages_of_nccl_are_no_row_of_a_table() -> None:
+    table = "size count time algbw busbw wrong\n1024 256 5.0 0.2 0.3 0\n"
+    assert [row.line for row in rows(f"{table}2048 node1:1:2 NCCL INFO x 0\n4096 1024 5.0 0.8 1.2 0\n")] == [2, 4]
+
+
+def test_a_place_that_was_misread_is_unknown() -> None:
+    text = stored("ucc-perftest.txt")
+    assert {row.in_place for row in rows(re.sub(r"(Inplace: +)\d", r"\1l", text))} == {None}
+    assert {row.in_place for row in rows(text)} == {False, True}
+
+
+@pytest.mark.parametrize(
+    ("gap", "sizes"), [("...", [8, 64]), ("[... 12 lines truncated ...]", [8, 64]), ("", [8, 8, 64])]
+)
+def test_rows_below_a_gap_that_begin_again_are_left_out(gap: str, sizes: list[int]) -> None:
+    assert [row.tool_size_bytes for row in rows(f"{OSU}8 5 4 6\n{gap}\n8 9 8 10\n64 9 8 11\n")] == sizes
+
+
+def test_a_number_with_thousands_is_no_hang() -> None:
+    with pytest.raises(LogError) as refused:
+        read_file("pasted", BytesIO(f"{PERFTEST}65,536 5,000 196.50 196.00 0.373840\n".encode()))
+    assert refused.value.code == "truncated-row"

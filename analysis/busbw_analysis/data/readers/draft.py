@@ -54,6 +54,7 @@ _FATAL: Final = ("placeholder", "no-header", "list-cut", "ambiguous-heading", "n
 """Codes of notes that explain why there is no result."""
 _REASONS: Final = ("not-a-number", "waived", "failed-test")
 """Codes of notes that say why there is no row."""
+_GAP: Final = re.compile(r"\W{0,9}(?:\.\.\.|\[?\W*(?:\d+ )?(?:lines|rows) (?:truncated|omitted|removed)).{0,60}")
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version")
@@ -65,8 +66,8 @@ _COMMAND: Final = re.compile(
 """A command line of a tool whose reader needs nothing else of it."""
 _EXTREME: Final = re.compile(r"(?:t_)?(min|avg|max)(?![a-z])", re.IGNORECASE)
 _ROUNDED: Final = 1.01
-_REST: Final = re.compile(r"0\d")
-"""The rest of a number, behind a space between thousands."""
+_REST: Final = re.compile(r"0\d|\.\d")
+"""The rest of a number, behind a space between thousands or before a point."""
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
     **dict.fromkeys(("count", "root", "iterations"), whole),
@@ -92,6 +93,8 @@ class Draft:
         self.error: str | None = None
         self._quotes_tool = False
         self._error_line: int | None = None
+        self._gap = False
+        """Whether lines were left out below the last heading."""
         self._next_version: str | None = None
         self._next_command: str | None = None
 
@@ -103,6 +106,7 @@ class Draft:
     def scan(self, lines: Iterable[str]) -> Iterator[Line]:
         """Yield the cleaned lines, after recording the versions, ranks and errors that they contain."""
         for line in clean(lines):
+            self._gap = self._gap or _GAP.fullmatch(line.text) is not None
             self._scan_line(line)
             yield line
 
@@ -186,7 +190,7 @@ class Draft:
     def begin(self, line: int) -> None:
         """Start a new table at a heading. Its columns are set as ``names``."""
         self.end()
-        self.line, self.names = line, ()
+        self.line, self.names, self._gap = line, (), False
 
     def add(self, line: int, **fields: object) -> None:
         """Add a row with fields of ``Aggregate``. ``end`` adds the ranks, and S for a size in blocks."""
@@ -194,8 +198,15 @@ class Draft:
         no_time = fields.get("time_seconds") == 0.0
         if not results or no_time or any(isinstance(value, float) and value < 0 for value in results):
             self.note("not-a-number", line, "a row without a time or rate, or with a negative one, is ignored")
+        elif self._gap and self._begins_again(fields.get("tool_size_bytes")):
+            self.note("shortened", line, "rows below lines that were left out are of another table, and are ignored")
         else:
             self.rows.append(fields | {"line": line})
+
+    def _begins_again(self, size: object) -> bool:
+        """Whether a size is not above that of the row before."""
+        last = self.rows[-1].get("tool_size_bytes") if self.rows else None
+        return isinstance(size, int) and isinstance(last, int) and size <= last
 
     def collective(
         self,
@@ -237,6 +248,10 @@ class Draft:
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
         commented = stop == len(names) < len(words) and not words[stop][0].isalnum()
         if not names or not words or words[0] == "..." or (stop < len(words) and not commented):
+            if names and len(words) == len(names) and all(word[:1].isdecimal() for word in words):
+                self.note(
+                    "truncated-row", line.number, f"{words[stop][:40]!r} in a row is no plain number such as 1024.5"
+                )
             return None
         if stop == len(names) and _in_order(cells := dict(zip(names, words[:stop], strict=True))):
             return cells
