@@ -169,9 +169,9 @@ def broken_by_mail(text: str, width: int) -> str:
     "name", ["nccl-tests-two-machines.txt", "nccl-tests-cputime.txt", "rccl-tests-hypercube.txt", "nccom.txt"]
 )
 def test_words_between_which_a_mail_broke_lines_are_not_joined(name: str) -> None:
-    known = numbers(stored(name))
+    known = [row[1:] for row in numbers(stored(name))]  # without the operation, which a command line may name
     for width in range(44, 100):
-        for row in numbers(broken_by_mail(stored(name), width)):
+        for _, *row in numbers(broken_by_mail(stored(name), width)):
             assert any(all(a in {None, b} for a, b in zip(row, other, strict=True)) for other in known), (width, row)
 
 
@@ -185,6 +185,10 @@ UCC: Final = (
 PERFTEST: Final = "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n"
 P2P: Final = "P2P=Disabled Latency Matrix (us)\n   GPU     0      1\n     0   2.25  21.50\n     1  22.50   2.50\n"
 NIXL: Final = "Block Size (B)  Batch Size  B/W (GB/Sec)  Avg Lat. (us)  Avg Prep (us)\n"
+DEEPSPEED: Final = (
+    "- Performance of all_reduce on 8 devices\nSize  Description  Duration  Throughput (Gbps)  BusBW (Gbps)\n"
+)
+FABTESTS: Final = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n"
 COPIES: Final = (
     " Device to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n   Transfer Size (Bytes)  Bandwidth(GB/s)\n"
     "   32000000  739.2\n"
@@ -226,6 +230,10 @@ SIZES: Final = {
         f"{COPIES}\n# OSU MPI Latency Test v5.6.2\n# Size  Latency (us)\n0  1.25\n",
         [32000000],
     ),
+    "nixlbench below perftest": (f"{PERFTEST}1024 1000 90.50 90.25 0.1\n{NIXL}4096 1 0.195 21.0 10.5\n", [1024]),
+    "a size with decimals": (f"{OSU}8 5 4 6\n16.00 5 4 6\n", [8]),
+    "a duration": (f"{DEEPSPEED}1.0 MB 262144x4 12.345 us 1990.219 1741.441\n", [1048576]),
+    "a duration without a unit": (f"{DEEPSPEED}1.0 MB 262144x4 12.345 1990.219 1741.441\n", []),
     "no bar before Markdown": ("time(us) | size (B) |\n--- | --- |\n40.69 | 38 |\n", [38]),
     "no time": ("size (B) | time (us) | busbw (GB/s)\n1024 | 0 | 18.35\n2048 | 5.0 | 18.35\n", [2048]),
     "a sentence below a matrix": (f"{P2P}\nGPU Boost is enabled.\n# of 16 ranks\n", [16, 16]),
@@ -316,3 +324,9 @@ def test_a_number_with_thousands_is_no_hang() -> None:
     with pytest.raises(LogError) as refused:
         read_file("pasted", BytesIO(f"{PERFTEST}65,536 5,000 196.50 196.00 0.373840\n".encode()))
     assert refused.value.code == "truncated-row"
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "0", "0k"])
+def test_a_size_of_fabtests_that_is_none_is_refused(size: str) -> None:
+    text = stored("fabtests.txt")
+    assert len(numbers(re.sub(r"(?m)^1 ( +20k)", rf"{size} \1", text))) == len(numbers(text)) - 1

@@ -65,6 +65,10 @@ _COMMAND: Final = re.compile(
 )
 """A command line of a tool whose reader needs nothing else of it."""
 _EXTREME: Final = re.compile(r"(?:t_)?(min|avg|max)(?![a-z])", re.IGNORECASE)
+_WHOLE: Final = re.compile(r"-?\d+")
+_COUNTS: Final = frozenset(
+    {"Size", "Iterations", "#bytes", "#iterations", "#repetitions", "Block Size (B)", "Batch Size"}
+)
 _ROUNDED: Final = 1.01
 _REST: Final = re.compile(r"0\d|\.\d")
 """The rest of a number, behind a space between thousands or before a point."""
@@ -240,7 +244,7 @@ class Draft:
 
         The words of a row are numbers or in ``others``; a comment may follow.
         """
-        self.names = () if words[:1] == ["$"] or are_headings(words) else self.names  # of what follows
+        self.names = () if words[:1] == ["$"] or (self.rows and are_headings(words)) else self.names  # of what follows
         names, allowed = self.names, {"...", *others}
         if names and any(map(_REST.match, words)):
             self.note("truncated-row", line.number, "a row with a space inside a number is ignored: write 1024")
@@ -253,7 +257,7 @@ class Draft:
                     "truncated-row", line.number, f"{words[stop][:40]!r} in a row is no plain number such as 1024.5"
                 )
             return None
-        if stop == len(names) and _in_order(cells := dict(zip(names, words[:stop], strict=True))):
+        if stop == len(names) and _fits(cells := dict(zip(names, words[:stop], strict=True))):
             return cells
         self.note("truncated-row", line.number, "a row that does not fit its header is ignored: paste all of its words")
         return None
@@ -348,8 +352,12 @@ class Draft:
         raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *seen], code="no-results")
 
 
-def _in_order(cells: Mapping[str, str]) -> bool:
-    """Whether an average is between its extremes; elsewhere a word of the row or of its header is missing."""
+def _fits(cells: Mapping[str, str]) -> bool:
+    """Whether counts are whole and an average is between its extremes; elsewhere a word of the row or of its header is
+    missing.
+    """
+    if any(_WHOLE.fullmatch(word) is None for name, word in cells.items() if name in _COUNTS):
+        return False
     of_each: dict[str, dict[str, float]] = {}
     for name, word in cells.items():
         if (match := _EXTREME.match(name)) is not None and (value := number(word)) is not None:

@@ -74,9 +74,6 @@ def _benchmark(name: str) -> dict[str, Any]:
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
-    if (row.get("#repetitions") or 0.0) % 1:
-        draft.note("truncated-row", line, "a row without a whole number of repetitions is ignored")
-        return
     time = next((row[name] for name in _TIMES if name in row), None)
     megabyte = _megabyte(draft.facts.get("tool_version"), row)
     rate = None if megabyte is None else scaled(row.get("Mbytes/sec"), megabyte)

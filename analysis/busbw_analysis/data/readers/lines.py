@@ -87,9 +87,10 @@ GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}(?:,\d{1,7}\]<std(?:out|err)>:|\])(?
 
 _HEADING: Final = re.compile(
     r"(?i)#?(?:size|count|type|redop|root|time|algbw|busbw|#wrong|bytes|secs?\.|repetitions|iterations|throughput|elapsed"
-    r"|[\w.^]*(?:bits|bytes|MB|msg|usec|xfers)/(?:s|sec|xfer)|\w+\[[\w/]+\])"
+    r"|\((?:B|[mun]?s|[KMG]i?B/s(?:ec)?)\)|[\w.^]*(?:bits|bytes|MB|msg|usec|xfers)/(?:s|sec|xfer)|\w+\[[\w/]+\])"
 )
 _FEWEST_HEADINGS: Final = 3
+_HEADING_SHARE: Final = 0.4
 
 HOSTS: Final = re.compile(
     r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
@@ -196,7 +197,9 @@ def hosts_of(command: str | Sequence[str], ranks: int) -> tuple[str, ...]:
 def are_headings(words: Sequence[str]) -> bool:
     """Whether words are those of a line of headings or units above rows of some tool."""
     known = sum(_HEADING.fullmatch(word) is not None for word in words)
-    return known >= _FEWEST_HEADINGS and 2 * known >= len(words) and not any(number(word) is not None for word in words)
+    return known >= max(_FEWEST_HEADINGS, _HEADING_SHARE * len(words)) and not any(
+        number(word) is not None for word in words
+    )
 
 
 def number(text: str) -> float | None:

@@ -340,7 +340,7 @@ class Table:
     def take(self, number: int, line: str) -> bool:
         """Take a line that is a row, a second line of headings or a rule; return whether it was one of them."""
         aligned = self.split in _ALIGNED
-        self.is_open &= not (line.startswith("$ ") or are_headings(line.split()))  # of what follows
+        self.is_open &= not (line.startswith("$ ") or (self.rows and are_headings(line.split())))  # of what follows
         if not self.is_open:
             return False
         if _RULE.fullmatch(line) is not None:
