@@ -234,6 +234,11 @@ SIZES: Final = {
     "a size with decimals": (f"{OSU}8 5 4 6\n16.00 5 4 6\n", [8]),
     "a duration": (f"{DEEPSPEED}1.0 MB 262144x4 12.345 us 1990.219 1741.441\n", [1048576]),
     "a duration without a unit": (f"{DEEPSPEED}1.0 MB 262144x4 12.345 1990.219 1741.441\n", []),
+    "headings of OSU without a title": (
+        f"{OSU.replace('Size  ', '')}5 4 6\n# Size  Avg Latency(us)\n8  2.25\n",
+        [None],
+    ),
+    "the same headings of OSU again": (f"{OSU}8 5 4 6\n{OSU.splitlines()[1]}\n16 5 4 6\n", [8, 16]),
     "no bar before Markdown": ("time(us) | size (B) |\n--- | --- |\n40.69 | 38 |\n", [38]),
     "no time": ("size (B) | time (us) | busbw (GB/s)\n1024 | 0 | 18.35\n2048 | 5.0 | 18.35\n", [2048]),
     "a sentence below a matrix": (f"{P2P}\nGPU Boost is enabled.\n# of 16 ranks\n", [16, 16]),
@@ -251,7 +256,17 @@ def test_a_table_is_not_of_a_barrier_that_is_named_above() -> None:
     assert [row.op for row in rows(OF_BARRIER.replace("Barrier", "Allreduce"))] == ["all_reduce"]
 
 
-@pytest.mark.parametrize(("rate", "value"), [("159.628", 159.628), ("159.6\u00b91", None), ("159.6,", 159.6)])
+@pytest.mark.parametrize(
+    ("rate", "value"),
+    [
+        ("159.628", 159.628),
+        ("159.6,", 159.6),
+        ("159.6\u00b91", None),
+        ("15O.6", None),
+        ("159.6l", None),
+        ("159 .6", None),
+    ],
+)
 def test_a_rate_with_a_strange_digit_is_no_shorter_one(rate: str, value: float | None) -> None:
     log = BytesIO(f"0/1, CurrSamplesPerSec=100.5, x\n0/2, CurrSamplesPerSec={rate} x\n".encode())
     assert [step.value for step in read_steps("log", log).steps] == [100.5, *([] if value is None else [value])]
