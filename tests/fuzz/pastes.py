@@ -8,7 +8,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-PREFIXES: Final = ("[1,0]<stdout>:", "0: ", "[0] ", "\x1b[31m", "2026-01-01T00:00:00Z ", "node1: ", "> ", "[pod/a/b] ")
+PREFIXES: Final = (
+    *("[1,0]<stdout>:", "0: ", "[0] ", "\x1b[31m", "2026-01-01T00:00:00Z ", "node1: ", "> ", "[pod/a/b] "),
+    *('2026-01-01T00:00:00Z {app="a"} ', "Nov 05 12:00:05 ", "Dec  1 10:00:05 node1 bench: ", "[32m", "^[[1;32m"),
+    *("2026-01-01T00:00:00+0000 node1 bench[12]: ", "\u2022 ", "at 10 %\rat 70 %\r", "a/run.log:"),
+)
 _WRITTEN: Final = ((",", ""), (",", "."), (",", " "), (",", "\u202f"), (".", ","), (".", "'"), (".", " "))
 """Signs before decimals and between thousands."""
 _REAL: Final = re.compile(r"(?<![\w.,:/-])(\d+)(?:\.(\d+))?(?![\w.,:/-])")
@@ -143,6 +147,14 @@ def _list(_: Random, lines: list[str]) -> None:
     lines[:] = ['  "stdout_lines": [', *(f"    {json.dumps(line)}," for line in lines), "  ]"]
 
 
+def _misread(random: Random, lines: list[str]) -> None:
+    """As a picture of a log is read: some digits are taken for letters."""
+    sign, seen = random.choice((("1", "l"), ("0", "O"), ("5", "S"), (".", " .")))
+    share = random.choice((0.05, 0.5, 1.0))
+    pattern = re.compile(rf"(?<=\d){re.escape(sign)}(?=\d)")
+    lines[:] = [pattern.sub(lambda found: seen if random.random() < share else found[0], line) for line in lines]
+
+
 def _fence(random: Random, lines: list[str]) -> None:
     start, end = random.choice((("```", "```"), ("Here is my log:\n```text", "```\nAny idea?"), ("<pre>", "</pre>")))
     lines[:] = [*start.split("\n"), *lines, *end.split("\n")]
@@ -152,6 +164,9 @@ PASTES: Final[tuple[Callable[[Random, list[str]], None], ...]] = (
     *(_head, _tail, _cut_json, _cut_right, _cut_left, _without_column, wrap, fill, write, write, _spell, _cells),
     *(_prefix, _number, _respace, _respace, _quote, _list, _fence),
     _each(html.escape),
+    _each(lambda line: f"`{line}`"),
+    _each(lambda line: line.replace("--", "\u2013").replace(" -", " \u2013")),
+    _misread,
     _each(lambda line: f"{line}<br>"),
     _each(lambda line: f"{line}\n"),
     _each(lambda line: line.replace('"', "\u201c").replace("--", "\u2014")),

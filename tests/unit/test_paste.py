@@ -73,6 +73,23 @@ DISGUISES: Final[dict[str, Disguise]] = {
     "wrapped": wrapped,
     "commas": with_commas,
     "actions": before("bench\tRun it\t2024-05-01T10:00:05.1234567Z "),
+    "logcli": before('2024-05-01T10:00:05Z {app="bench", pod="bench-0"} '),
+    "GitLab": before("2024-05-01T10:00:05.123456Z 01O "),
+    "ts": before("Nov 05 12:00:05 "),
+    "journald": before("2024-05-01T10:00:05+0000 node1 bench[12]: "),
+    "syslog": before("Dec  1 10:00:05 node1 bench: "),
+    "grep -Hn": numbered("logs/run-1.log:{}:"),
+    "bullets": before("\u2022 "),
+    "colours in letters": lambda lines: "\n".join(f"\\u001b[32m{line}\\u001b[0m" for line in lines),
+    "colours of a terminal": lambda lines: "\n".join(f"^[[1;32m{line}^[[0m^[[K" for line in lines),
+    "colours lost": before("[32m"),
+    "progress": before("at 10 %\rat 70 %\r"),
+    "marks of code": lambda lines: "\n".join(f"`{line}`" if line.strip() else "" for line in lines),
+    "dashes": lambda lines: "\n".join(lines).replace("--", "\u2014").replace("-", "\u2013"),
+    "hyphens": lambda lines: "\n".join(lines).replace("-", "\u2010"),
+    "escaped": "\\n".join,
+    "bytes": lambda lines: repr("\n".join(["", *lines, ""]).encode()),
+    "json lines in a list": lambda lines: json.dumps([{"ts": "2024-05-01", "message": line} for line in lines]),
     "bold": lambda lines: re.sub(r"(?<=\s)(\d+\.\d+)(?=\s)", r"**\1**", "\n".join(lines)),
 }
 
@@ -220,6 +237,25 @@ PREFIXED: Final = (
 def test_the_same_characters_before_every_line_are_no_part_of_it(name: str, disguise: str, tmp_path: Path) -> None:
     lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
     assert rows_of(name, DISGUISES[disguise](lines), tmp_path) == plain_rows(name)
+
+
+def test_seconds_since_1970_before_every_line_are_no_part_of_it(tmp_path: Path) -> None:
+    lines = (LOGS / "osu-pairs.txt").read_text(encoding="utf-8").splitlines()
+    pasted = "\n".join(f"{1714557605 + at}.5 {line}" for at, line in enumerate(lines))
+    assert rows_of("osu-pairs.txt", pasted, tmp_path) == plain_rows("osu-pairs.txt")
+
+
+MISREAD: Final = {"1": "l", "0": "O", ".": " .", ". ": ". "}
+"""Signs → what a reader of pictures may see."""
+
+
+@pytest.mark.parametrize("sign", MISREAD)
+@pytest.mark.parametrize("name", [*PASTED, "nccl-tests-old-prefixed.txt", "nccl-tests-truncated.txt"])
+def test_a_picture_that_was_misread_gives_no_other_number(name: str, sign: str, tmp_path: Path) -> None:
+    text = (LOGS / name).read_text(encoding="utf-8")
+    pasted = re.sub(rf"(?<=\d){re.escape(sign.strip())}(?=\d)", MISREAD[sign], text)
+    found = rows_of(name, pasted, tmp_path)
+    assert isinstance(found, str) or all(any(agrees(row, other) for other in plain_rows(name)) for row in found)
 
 
 LINE_BY_LINE: Final = frozenset(

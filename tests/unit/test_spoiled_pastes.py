@@ -170,9 +170,9 @@ def broken_by_mail(text: str, width: int) -> str:
     "name", ["nccl-tests-two-machines.txt", "nccl-tests-cputime.txt", "rccl-tests-hypercube.txt", "nccom.txt"]
 )
 def test_words_between_which_a_mail_broke_lines_are_not_joined(name: str) -> None:
-    known = numbers(stored(name))
+    known = [row[1:] for row in numbers(stored(name))]  # without the operation, which a command line may name
     for width in range(44, 100):
-        for row in numbers(broken_by_mail(stored(name), width)):
+        for _, *row in numbers(broken_by_mail(stored(name), width)):
             assert any(all(a in {None, b} for a, b in zip(row, other, strict=True)) for other in known), (width, row)
 
 
@@ -186,6 +186,10 @@ UCC: Final = (
 PERFTEST: Final = "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n"
 P2P: Final = "P2P=Disabled Latency Matrix (us)\n   GPU     0      1\n     0   2.25  21.50\n     1  22.50   2.50\n"
 NIXL: Final = "Block Size (B)  Batch Size  B/W (GB/Sec)  Avg Lat. (us)  Avg Prep (us)\n"
+DEEPSPEED: Final = (
+    "- Performance of all_reduce on 8 devices\nSize  Description  Duration  Throughput (Gbps)  BusBW (Gbps)\n"
+)
+FABTESTS: Final = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n"
 COPIES: Final = (
     " Device to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n   Transfer Size (Bytes)  Bandwidth(GB/s)\n"
     "   32000000  739.2\n"
@@ -227,6 +231,15 @@ SIZES: Final = {
         f"{COPIES}\n# OSU MPI Latency Test v5.6.2\n# Size  Latency (us)\n0  1.25\n",
         [32000000],
     ),
+    "nixlbench below perftest": (f"{PERFTEST}1024 1000 90.50 90.25 0.1\n{NIXL}4096 1 0.195 21.0 10.5\n", [1024]),
+    "a size with decimals": (f"{OSU}8 5 4 6\n16.00 5 4 6\n", [8]),
+    "a duration": (f"{DEEPSPEED}1.0 MB 262144x4 12.345 us 1990.219 1741.441\n", [1048576]),
+    "a duration without a unit": (f"{DEEPSPEED}1.0 MB 262144x4 12.345 1990.219 1741.441\n", []),
+    "headings of OSU without a title": (
+        f"{OSU.replace('Size  ', '')}5 4 6\n# Size  Avg Latency(us)\n8  2.25\n",
+        [None],
+    ),
+    "the same headings of OSU again": (f"{OSU}8 5 4 6\n{OSU.splitlines()[1]}\n16 5 4 6\n", [8, 16]),
     "no bar before Markdown": ("time(us) | size (B) |\n--- | --- |\n40.69 | 38 |\n", [38]),
     "no time": ("size (B) | time (us) | busbw (GB/s)\n1024 | 0 | 18.35\n2048 | 5.0 | 18.35\n", [2048]),
     "a sentence below a matrix": (f"{P2P}\nGPU Boost is enabled.\n# of 16 ranks\n", [16, 16]),
@@ -244,7 +257,17 @@ def test_a_table_is_not_of_a_barrier_that_is_named_above() -> None:
     assert [row.op for row in rows(OF_BARRIER.replace("Barrier", "Allreduce"))] == ["all_reduce"]
 
 
-@pytest.mark.parametrize(("rate", "value"), [("159.628", 159.628), ("159.6\u00b91", None), ("159.6,", 159.6)])
+@pytest.mark.parametrize(
+    ("rate", "value"),
+    [
+        ("159.628", 159.628),
+        ("159.6,", 159.6),
+        ("159.6\u00b91", None),
+        ("15O.6", None),
+        ("159.6l", None),
+        ("159 .6", None),
+    ],
+)
 def test_a_rate_with_a_strange_digit_is_no_shorter_one(rate: str, value: float | None) -> None:
     log = BytesIO(f"0/1, CurrSamplesPerSec=100.5, x\n0/2, CurrSamplesPerSec={rate} x\n".encode())
     assert [step.value for step in read_steps("log", log).steps] == [100.5, *([] if value is None else [value])]
@@ -293,3 +316,33 @@ def test_a_step_that_a_terminal_broke_inside_of_its_time_is_whole() -> None:
     steps = map(line.format, range(1, 7))
     lines = [step[at : at + 39] for step in steps for at in range(0, len(step), 39)]
     assert {step.value for step in read_steps("log", BytesIO("\n".join(lines).encode())).steps} == {10.344}
+
+
+def test_messages_of_nccl_are_no_row_of_a_table() -> None:
+    table = "size count time algbw busbw wrong\n1024 256 5.0 0.2 0.3 0\n"
+    assert [row.line for row in rows(f"{table}2048 node1:1:2 NCCL INFO x 0\n4096 1024 5.0 0.8 1.2 0\n")] == [2, 4]
+
+
+def test_a_place_that_was_misread_is_unknown() -> None:
+    text = stored("ucc-perftest.txt")
+    assert {row.in_place for row in rows(re.sub(r"(Inplace: +)\d", r"\1l", text))} == {None}
+    assert {row.in_place for row in rows(text)} == {False, True}
+
+
+@pytest.mark.parametrize(
+    ("gap", "sizes"), [("...", [8, 64]), ("[... 12 lines truncated ...]", [8, 64]), ("", [8, 8, 64])]
+)
+def test_rows_below_a_gap_that_begin_again_are_left_out(gap: str, sizes: list[int]) -> None:
+    assert [row.tool_size_bytes for row in rows(f"{OSU}8 5 4 6\n{gap}\n8 9 8 10\n64 9 8 11\n")] == sizes
+
+
+def test_a_number_with_thousands_is_no_hang() -> None:
+    with pytest.raises(LogError) as refused:
+        read_file("pasted", BytesIO(f"{PERFTEST}65,536 5,000 196.50 196.00 0.373840\n".encode()))
+    assert refused.value.code == "truncated-row"
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "0", "0k"])
+def test_a_size_of_fabtests_that_is_none_is_refused(size: str) -> None:
+    text = stored("fabtests.txt")
+    assert len(numbers(re.sub(r"(?m)^1 ( +20k)", rf"{size} \1", text))) == len(numbers(text)) - 1

@@ -58,7 +58,7 @@ _BETWEEN: Final = {
 """Matrix → operation between two GPUs, and how often its rate counts S."""
 _LATENCY_BYTES: Final = 16
 _OTHER_TITLE: Final = re.compile(
-    r"#|P2P Connectivity Matrix|(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = "
+    r"#|\.\.\.|P2P Connectivity Matrix|(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled|Result = "
     r"|(?:Host|Device) to \w+ Bandwidth"
 )
 """Of a matrix whose unit is cut off, of one without rates, and what ends the copies."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from busbw_analysis.data.readers.draft import Draft
 
 SIGN: Final = re.compile(rb"(?:GPU to Host|Host to GPU) bandwidth:|\| +DCGM Version")
-_BESIDE: Final = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\||\\t|\\n")
+_BESIDE: Final = re.compile(r"(?<!\d)\s+|\s+(?![\d.])|\||\\t|\\n")
 """What stands between the letters of a sentence, but not between numbers: in the table it is broken anywhere."""
 _RATE: Final = re.compile(
     r'"entity_id":(?P<entity>\d{1,5})|(?:GPU(?P<gpu>\d{1,5}))?(?P<way>GPUtoHost|HosttoGPU|bidirectional)bandwidth:'

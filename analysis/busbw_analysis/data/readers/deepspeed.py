@@ -20,15 +20,18 @@ _ROW: Final = re.compile(r"\S+(?: ?[KMGT]?B)?\s+(\d{1,15})x(\d{1,3})\s+([\d.]+)(
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of all operations."""
-    name, unit = "", "us"
+    name, unit = "", ""
     rate: float | None = None
     for line in draft.scan(lines):
         if (match := _TITLE.search(line.text)) is not None:
             draft.begin(line.number)
             name, draft.facts["ranks"] = match[1], int(match[2])
         elif (match := _HEADING.search(line.text)) is not None:
-            unit, rate = match[1] or "us", RATES.get(f"{match[2]}{match[3]}/s")
+            unit, rate = match[1] or "", RATES.get(f"{match[2]}{match[3]}/s")
         elif name and (match := _ROW.fullmatch(line.text)) is not None:
+            if not (match[4] or unit):
+                draft.note("no-unit", line.number, "a duration without its unit is ignored")
+                continue
             elements, each = int(match[1]), int(match[2])
             throughput, busbw = (number(match[at]) for at in (5, 6))
             draft.add(

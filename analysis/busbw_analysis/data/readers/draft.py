@@ -63,6 +63,7 @@ _FATAL: Final = ("placeholder", "no-header", "list-cut", "ambiguous-heading", "n
 """Codes of notes that explain why there is no result."""
 _REASONS: Final = ("not-a-number", "waived", "failed-test")
 """Codes of notes that say why there is no row."""
+_GAP: Final = re.compile(r"\W{0,9}(?:\.\.\.|\[?\W*(?:\d+ )?(?:lines|rows) (?:truncated|omitted|removed)).{0,60}")
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version")
@@ -74,9 +75,13 @@ _COMMAND: Final = re.compile(
 )
 """A command line of a tool whose reader needs nothing else of it."""
 _EXTREME: Final = re.compile(r"(?:t_)?(min|avg|max)(?![a-z])", re.IGNORECASE)
+_WHOLE: Final = re.compile(r"-?\d+")
+_COUNTS: Final = frozenset(
+    {"Size", "Iterations", "#bytes", "#iterations", "#repetitions", "Block Size (B)", "Batch Size"}
+)
 _ROUNDED: Final = 1.01
-_REST: Final = re.compile(r"0\d")
-"""The rest of a number, behind a space between thousands."""
+_REST: Final = re.compile(r"0\d|\.\d")
+"""The rest of a number, behind a space between thousands or before a point."""
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
     **dict.fromkeys(("count", "root", "iterations"), whole),
@@ -102,6 +107,8 @@ class Draft:
         self.error: str | None = None
         self._quotes_tool = False
         self._error_line: int | None = None
+        self._gap = False
+        """Whether lines were left out below the last heading."""
         self._next_version: str | None = None
         self._is_last_error = False
         self._next_command: str | None = None
@@ -114,6 +121,7 @@ class Draft:
     def scan(self, lines: Iterable[str]) -> Iterator[Line]:
         """Yield the cleaned lines, after recording the versions, ranks and errors that they contain."""
         for line in clean(lines):
+            self._gap = self._gap or _GAP.fullmatch(line.text) is not None
             self._scan_line(line)
             yield line
 
@@ -205,7 +213,7 @@ class Draft:
     def begin(self, line: int) -> None:
         """Start a new table at a heading. Its columns are set as ``names``."""
         self.end()
-        self.line, self.names = line, ()
+        self.line, self.names, self._gap = line, (), False
 
     def add(self, line: int, **fields: object) -> None:
         """Add a row with fields of ``Aggregate``. ``end`` adds the ranks, and S for a size in blocks."""
@@ -213,8 +221,15 @@ class Draft:
         no_time = fields.get("time_seconds") == 0.0
         if not results or no_time or any(isinstance(value, float) and value < 0 for value in results):
             self.note("not-a-number", line, "a row without a time or rate, or with a negative one, is ignored")
+        elif self._gap and self._begins_again(fields.get("tool_size_bytes")):
+            self.note("shortened", line, "rows below lines that were left out are of another table, and are ignored")
         else:
             self.rows.append(fields | {"line": line})
+
+    def _begins_again(self, size: object) -> bool:
+        """Whether a size is not above that of the row before."""
+        last = self.rows[-1].get("tool_size_bytes") if self.rows else None
+        return isinstance(size, int) and isinstance(last, int) and size <= last
 
     def collective(
         self,
@@ -248,7 +263,7 @@ class Draft:
 
         The words of a row are numbers or in ``others``; a comment may follow.
         """
-        self.names = () if words[:1] == ["$"] or are_headings(words) else self.names  # of what follows
+        self.names = () if words[:1] == ["$"] or (self.rows and are_headings(words)) else self.names  # of what follows
         names, allowed = self.names, {"...", *others}
         if names and any(map(_REST.match, words)):
             self.note("truncated-row", line.number, "a row with a space inside a number is ignored: write 1024")
@@ -256,8 +271,12 @@ class Draft:
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
         commented = stop == len(names) < len(words) and not words[stop][0].isalnum()
         if not names or not words or words[0] == "..." or (stop < len(words) and not commented):
+            if names and len(words) == len(names) and all(word[:1].isdecimal() for word in words):
+                self.note(
+                    "truncated-row", line.number, f"{words[stop][:40]!r} in a row is no plain number such as 1024.5"
+                )
             return None
-        if stop == len(names) and _in_order(cells := dict(zip(names, words[:stop], strict=True))):
+        if stop == len(names) and _fits(cells := dict(zip(names, words[:stop], strict=True))):
             return cells
         self.note("truncated-row", line.number, "a row that does not fit its header is ignored: paste all of its words")
         return None
@@ -383,8 +402,12 @@ class Draft:
         return next(((self._noted(code), ACTION[code]) for code in codes if code in self._notes), None)
 
 
-def _in_order(cells: Mapping[str, str]) -> bool:
-    """Whether an average is between its extremes; elsewhere a word of the row or of its header is missing."""
+def _fits(cells: Mapping[str, str]) -> bool:
+    """Whether counts are whole and an average is between its extremes; elsewhere a word of the row or of its header is
+    missing.
+    """
+    if any(_WHOLE.fullmatch(word) is None for name, word in cells.items() if name in _COUNTS):
+        return False
     of_each: dict[str, dict[str, float]] = {}
     for name, word in cells.items():
         if (match := _EXTREME.match(name)) is not None and (value := number(word)) is not None:

@@ -32,6 +32,7 @@ _MESSAGES: Final = {
 }
 _MODE: Final = re.compile(r"#\s+MODE: (AGGREGATE|NON-AGGREGATE)")
 _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
+_YEAR: Final = re.compile(r"20(\d\d)\b|V?\d{1,2}\.\d")
 _WHOLE: Final = 0.01
 _USED: Final = frozenset({*_TIMES, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
 
@@ -73,9 +74,6 @@ def _benchmark(name: str) -> dict[str, Any]:
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
-    if (row.get("#repetitions") or 0.0) % 1:
-        draft.note("truncated-row", line, "a row without a whole number of repetitions is ignored")
-        return
     time = next((row[name] for name in _TIMES if name in row), None)
     megabyte = _megabyte(draft.facts.get("tool_version"), row)
     rate = None if megabyte is None else scaled(row.get("Mbytes/sec"), megabyte)
@@ -101,12 +99,12 @@ def _megabyte(version: str | None, row: Mapping[str, float | None]) -> float | N
     """Bytes per Mbyte: 2^20 up to IMB 2018, 10^6 since. Without a version, the one by which the rate counts whole
     messages; None without a size, or with times in another unit.
     """
-    if version is None:
+    if version is None or _YEAR.match(version) is None:
         if "#bytes" not in row or any(name.startswith("t") and "[usec]" not in name for name in row):
             return None
         size, time, rate = (row.get(name) or 0.0 for name in ("#bytes", "t[usec]", "Mbytes/sec"))
         messages = rate * time * 2.0**20 / 1e6 / size if size else 0.0
         is_whole = messages > 1 - _WHOLE and abs(messages - round(messages)) < _WHOLE * messages
         return 2.0**20 if is_whole else 1e6
-    year = re.search(r"\b20(\d\d)\b", version)
-    return 1e6 if year is not None and int(year[1]) >= 19 else 2.0**20
+    year = _YEAR.match(version)
+    return 1e6 if year is not None and int(year[1] or 0) >= 19 else 2.0**20

@@ -48,7 +48,7 @@ NCCL_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "s
 MPI_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
 """Operations whose size or count is that of one block, in NCCL's and in MPI's benchmarks."""
 _EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
 _PREFIX: Final = re.compile(
     r"\s*(?:"
@@ -57,13 +57,17 @@ _PREFIX: Final = re.compile(
     r"|\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S)"  # srun --label, MPICH -prepend-rank
     r"|\[pod/[^\]]*\]\s|\[(?:default|rank)\d+\]:\s?"  # kubectl logs --prefix, torchrun
     r"|\[\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]\s"
-    r"|\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\s(?:std\w+\s[FP]\s)?|\d\d:\d\d:\d\d(?:[.,]\d+)?\s"
+    r"|\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\s"
+    r"(?:std\w+\s[FP]\s|\d\d[OE][ +]|[\w.-]{1,64} [\w.-]{1,64}\[\d+\]:\s)?"  # container, GitLab, journald
+    r"|1\d{9}\.\d{1,9}\s(?=\s*\S)|\{\w+=\"[^\"]*\"(?:, ?\w+=\"[^\"]*\")*\}\s"  # ts, logcli
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?\s"
     r"|(?:[-|]\s)?(?:DEBUG|INFO|WARNING|ERROR)\s*(?:-\s|\|\s+\S{1,99}\s-\s|:\w{0,64}:)"  # Python's logging, loguru
     r"|\((?:[\w.]{1,64}\s)?pid=\d+(?:, ip=[\d.]+)?\)\s"  # Ray
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} [\w.-]{1,64}\[\d+\]:\s"  # journald
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:\S{1,64} [\w.-]{1,64}(?:\[\d+\])?:\s)?"  # journald, syslog, ts
     r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d][^|]*$)"  # docker compose
     r"|[A-Za-z][\w.-]{0,63}:\s+(?=#|\d\S*\s+\S)"  # pdsh
     r"|[a-z][\w.]{0,64}-[\w.-]{1,64} [a-z][\w-]{0,64} (?=\s*[#\d])"  # stern
+    r"|[\w./-]{1,99}\.(?:log|txt|out|err|o\d+)[:-](?:\d+[:-])?"  # grep -H
     r"|>\s(?=\s*[#\d]))"
 )
 _NCCL: Final = re.compile(
@@ -83,9 +87,10 @@ GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}(?:,\d{1,7}\]<std(?:out|err)>:|\])(?
 
 _HEADING: Final = re.compile(
     r"(?i)#?(?:size|count|type|redop|root|time|algbw|busbw|#wrong|bytes|secs?\.|repetitions|iterations|throughput|elapsed"
-    r"|[\w.^]*(?:bits|bytes|MB|msg|usec|xfers)/(?:s|sec|xfer)|\w+\[[\w/]+\])"
+    r"|\((?:B|[mun]?s|[KMG]i?B/s(?:ec)?)\)|[\w.^]*(?:bits|bytes|MB|msg|usec|xfers)/(?:s|sec|xfer)|\w+\[[\w/]+\])"
 )
 _FEWEST_HEADINGS: Final = 3
+_HEADING_SHARE: Final = 0.4
 
 HOSTS: Final = re.compile(
     r"(?<!\S)(?:-H|--?hosts?)[= ](?!(?i:x+)(?![\w.-]))([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)"
@@ -173,7 +178,9 @@ def hosts_of(command: str | Sequence[str], ranks: int) -> tuple[str, ...]:
 def are_headings(words: Sequence[str]) -> bool:
     """Whether words are those of a line of headings or units above rows of some tool."""
     known = sum(_HEADING.fullmatch(word) is not None for word in words)
-    return known >= _FEWEST_HEADINGS and 2 * known >= len(words) and not any(number(word) is not None for word in words)
+    return known >= max(_FEWEST_HEADINGS, _HEADING_SHARE * len(words)) and not any(
+        number(word) is not None for word in words
+    )
 
 
 def number(text: str) -> float | None:

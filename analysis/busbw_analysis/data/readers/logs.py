@@ -639,6 +639,7 @@ def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
         and b"</td" not in head
         and head.lstrip()[:1] not in {b"{", b"["}
         and (b"\n" in head or b"\r" not in head)
+        and not (b"\\n" in head and paste.is_escaped(head.decode(errors="replace")))
     ):
         return file, head
     file.seek(0)

@@ -57,6 +57,8 @@ _GROUPS: Final = ((2, 4), (2, 3), (1, 4), (1, 3))
 """Groups of times in a row, and their columns, the likeliest first."""
 _LONGEST_COMMAND: Final = 4000
 _LEAST_WORDS: Final = 6
+_REST: Final = re.compile(r"\.\d")
+"""The rest of a number, whose first digits somebody parted from it."""
 _DIGITS: Final = 0.02
 _TWO_DECIMALS: Final = 0.0051e9
 """Errors of size over time as a rate: relative, by the digits of a time, and in B/s, by those of a rate."""
@@ -155,7 +157,7 @@ class _Reader:
             self.cut()
             self.part, self.part_line = words, line.number
             self.largest = max(self.largest, counts[0] or 0)
-        elif self.part and all(number(word) is not None or word in {"N/A", "inf", "nan", "-nan"} for word in words):
+        elif self.part and all(map(_is_cell, words)):
             self.part = [*self.part, *words]
         elif words[0] == "...":
             self.draft.note("shortened", line.number, "rows were removed from the log")
@@ -215,6 +217,14 @@ class _Reader:
 
     def _add(self, columns: Columns, words: list[str], line: int) -> None:
         case = tuple(words[: len(columns.base)])
+        redop = dict(zip(columns.base, words, strict=False)).get("redop", "")
+        results = words[len(case) : len(case) + sum(map(len, columns.groups))]
+        are_cells = all(_is_cell(word) or _PLACEHOLDER.fullmatch(word) for word in results)
+        if not are_cells or any(map(_REST.match, words)) or not (redop in {"", "N/A"} or redop.isalpha()):
+            self.draft.note(
+                "truncated-row", line, "a row with a word that is no number, or a space inside one, is ignored"
+            )
+            return
         self.repeated = not self.headed and (self.repeated or case in self.cases)
         if self.doubled and case in self.cases:
             self._interleaved(line, "every row appears twice below two headers")
@@ -455,6 +465,10 @@ def _header(words: list[str]) -> list[str]:
     count, width = next(fits, _GROUPS[0])
     last = "#wrong" if _is_count(words[-1]) else "error"
     return [*base, *(*_TIMED, last)[:width] * count]
+
+
+def _is_cell(word: str) -> bool:
+    return number(word) is not None or word.lower() in {"n/a", "inf", "nan", "-nan"}
 
 
 def _is_count(word: str) -> bool:

@@ -60,7 +60,7 @@ def read_fabtests(draft: Draft, lines: Iterable[str]) -> None:
             fewest, most = total[0] / (size or 1) / (1 + _ERROR), total[1] / (size or 1) * (1 + _ERROR)
             fitting = [trips for trips in (1, 2) if fewest <= calls[1] * trips and calls[0] * trips <= most]
             named = [2 if "pingpong" in program else 1] if program and len(fitting) > 1 else fitting[-1:]
-            if not named or abs(rate * time / size - 1) > error or whole(size) is None:
+            if not named or not size or abs(rate * time / size - 1) > error or whole(size) is None:
                 draft.note("not-a-number", line.number, "a row whose columns do not fit its size is ignored")
                 continue
             name = program or ("ping-pong" if named == [2] else "bandwidth")

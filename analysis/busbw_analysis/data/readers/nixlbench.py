@@ -14,7 +14,6 @@ from busbw_analysis.data.readers.lines import number, numbered, rest, scaled, wh
 SIGN: Final = re.compile(rb"Block Size \(B\) +Batch Size")
 _SETTING: Final = re.compile(r"\s*([A-Z][\w /]*?) \(--(\w+)=.*?\)\s*:\s*(\S.*?)\s*$")
 _RATES: Final = {"B/W (GB/Sec)": 1e9, "B/W (GiB/Sec)": 2.0**30, "B/W (MiB/Sec)": 2.0**20}
-_COUNTS: Final = ("Block Size (B)", "Batch Size")
 _TIME: Final = "Avg Lat. (us)"
 _SAME: Final = 1.02
 _NETWORKS: Final = frozenset({"UCX", "UCX_MO", "LIBFABRIC", "GPUNETIO", "Mooncake", "UCCL"})
@@ -32,9 +31,6 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif (match := _SETTING.match(line.text)) is not None:
             settings = settings | {match[2]: match[3]}
         elif (cells := draft.cells(line, line.text.split())) is not None:
-            if not all(cells[name].isdecimal() for name in _COUNTS if name in cells):
-                draft.note("truncated-row", line.number, "a row without a size and a batch size is ignored")
-                continue
             row = {name: number(word) for name, word in cells.items()}
             rates = [rate for name, unit in _RATES.items() if (rate := scaled(row.get(name), unit))]
             if rates and max(rates) > _SAME * min(rates):

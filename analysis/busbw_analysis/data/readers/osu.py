@@ -97,13 +97,16 @@ def _refuse_two(draft: Draft, line: Line) -> None:
 
 
 def _names(draft: Draft, line: Line, *, is_rest: bool) -> list[str]:
-    """The headings of a line; none if it is the rest of the line above, which a mail broke."""
+    """The headings of a line; none if it is the rest of the line above, which a mail broke, or those of a test whose
+    title is missing.
+    """
     if draft.rows:
         draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
     if is_rest:
         draft.note("truncated-row", line.number, "a header in two lines is ignored: paste it in one")
         return []
-    return [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
+    names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
+    return names if not draft.rows or names == [*draft.names] else []
 
 
 def _cells(draft: Draft, line: Line) -> dict[str, str] | None:

@@ -17,9 +17,18 @@ _SPACES: Final = str.maketrans(
     dict.fromkeys(
         "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " "
     )
-    | {"\u2212": "-"}
+    | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
+    | {"\u2014": "--", "\u2022": "*", "\u2026": "..."}
+    | dict.fromkeys("\u201c\u201d\u201e", '"')
+    | dict.fromkeys("\u2018\u2019", "'")
 )
-"""Besides spaces, the minus of word processors."""
+"""Besides spaces, the signs that word processors write for those of a keyboard."""
+_COLOUR: Final = re.compile(
+    r"(?:\^\[|\\(?:u001b|x1[bB]|033|e)|\u241b)\[[0-9;]{0,12}[mK]|(?<!\x1b)\[(?:[01]|[01]?;?[349][0-7])m"
+)
+"""A colour of a terminal, behind an escape character that was written in letters or lost."""
+_BETWEEN: Final = re.compile(r"(\s*)`([^`\n]+)`\s*")
+"""A line between the marks of code."""
 _UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _OTHER_DIGIT: Final = re.compile(r"(?![0-9])\d")
 """What ``\\d`` matches besides digits that a tool prints."""
@@ -58,8 +67,10 @@ _LEVEL: Final = re.compile(rf"(?:{'|'.join(sorted(_LEVELS))})\(")
 _ENDS: Final = frozenset(":])|>-*")
 _NAME: Final = re.compile(r"(?<!\w)[A-Za-z][\w.=-]*")
 """A word of a prefix that is no time, such as a host or ``pid=12``."""
-_IN_UTC: Final = re.compile(r"\d[\d.]*Z")
-"""The end of a time, behind its last colon."""
+_TIME: Final = re.compile(r".*:\d[\d.]*Z|(?:.*\D)?\d\d:\d\d:\d\d(?:\.\d+)?", re.DOTALL)
+"""What ends in a time."""
+_CLOCK: Final = re.compile(r"\d\d:\d\d:\d\d|\d{10}\.\d")
+_LONGEST_TIME: Final = 24
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:\s\||[\t:.)|]|\s)\s?")
 _CELLS: Final = 2
 """Bars of a row of a Markdown table, at least."""
@@ -143,15 +154,33 @@ def as_text(text: str) -> str:
     if "<br" in text:
         text = _HEADINGS.sub(lambda line: _BREAK.sub(" ", line[0].rstrip()) + "\n", text)
         text = _BREAK.sub("\n", text)
+    if is_escaped(text):
+        text = re.sub(r"^\s*b?['\"]|\\[rnt]", lambda sign: {"\\n": "\n", "\\t": "\t"}.get(sign[0], ""), text)
     if "</td" in text:
         text = _CELL.sub(lambda tag: "|" if tag[0].count("<") > 1 else "\n" if "/tr" in tag[0] else "", text)
     return text
+
+
+def _shown(text: str) -> str:
+    """What a terminal shows of a line: what was printed last, without colours."""
+    line = text.rstrip("\r\n").rpartition("\r")[2] if "\r" in text[:-2] else text
+    return _COLOUR.sub("", line)
+
+
+def is_escaped(text: str) -> bool:
+    """Whether a text has its line ends in letters, as programs print a string."""
+    return text.lstrip()[:1] not in {"{", "["} and text.count("\\n") > max(
+        _LEAST_BREAKS, _FEWEST_ALIKE * text.strip().count("\n")
+    )
 
 
 def as_line(text: str) -> str:
     """A line of a log with usual spaces, without invisible characters, bold type, tags and entities of web pages."""
     if not text.isascii():
         text = _OTHER_DIGIT.sub("\ufffd", _UNSEEN.sub("", text.translate(_SPACES)))
+    text = _shown(text) if "\r" in text or "[" in text else text
+    if "`" in text and (between := _BETWEEN.fullmatch(text)) is not None:
+        text = f"{between[1]}{between[2]}\n"
     if "<" in text:
         text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
@@ -159,8 +188,8 @@ def as_line(text: str) -> str:
         text = _BOLD.sub(r"\1", text)
     if text.count(",") > 1 and len(text.split()) > 1:  # else perhaps a row of a CSV
         text = _THOUSANDS.sub(lambda amount: amount[0].replace(",", ""), text)
-    if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
-        text = f"{framed[1]}\n"
+    framed = _FRAMED.fullmatch(text) if "\u2502" in text else None
+    text = text if framed is None else f"{framed[1]}\n"
     if "&" in text and (row := _ROW_OF_LATEX.fullmatch(text)) is not None:
         cells = re.split(r"(?<!\\)&", row[1].replace(r"\mu", "u"))
         return f"| {' | '.join(_OF_LATEX.sub('', cell).strip() for cell in cells)} |\n"
@@ -189,9 +218,13 @@ def of_json_lines(lines: Sequence[str], is_log: Callable[[str], int]) -> str | N
     objects = [value for line in lines if (value := _object(line)) is not None]
     if len(objects) < max(2, _SHARE * len(lines)):
         return None
+    return next(filter(is_log, _of_key(objects)), None)
+
+
+def _of_key(objects: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The texts under each usual key of objects, a line each."""
     keys = Counter(key for item in objects for key, value in item.items() if isinstance(value, str))
-    texts = ("\n".join(str(item.get(key, "")).rstrip("\n") for item in objects) for key, _ in keys.most_common(20))
-    return next(filter(is_log, texts), None)
+    return ("\n".join(str(item.get(key, "")).rstrip("\n") for item in objects) for key, _ in keys.most_common(20))
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -215,6 +248,9 @@ def _strings(value: object) -> Iterator[str]:
             stack.extend(item.values())
         elif isinstance(item, list) and item and all(isinstance(line, str) for line in item):
             yield "\n".join(item)
+        elif isinstance(item, list) and len(item) > _LEAST_BREAKS and all(isinstance(line, dict) for line in item):
+            yield from _of_key(item)
+            stack.extend(item)
         elif isinstance(item, list):
             stack.extend(item)
 
@@ -362,11 +398,17 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], int]) -> Paste:
 
 
 def _is_bare(texts: Sequence[str], is_log: Callable[[str], int]) -> bool:
-    """Whether a log is recognised only without the prefixes of launchers, which all name the same rank and host."""
+    """Whether the prefixes of launchers say nothing of a log: they all name the same rank and host, and have the
+    time of every row or keep the log from being recognised.
+    """
     rows = [line for line in clean(texts) if _is_row(line.text)]
-    before = ((line.label, texts[line.number - 1].rstrip().removesuffix(line.text)) for line in rows)
+    before = [(line.label, texts[line.number - 1].rstrip().removesuffix(line.text)) for line in rows]
     named = {(label, *_NAME.findall(prefix)) for label, prefix in before}
-    return len(named) == 1 and is_log("\n".join(texts)) == 0 < is_log("\n".join(map(without_prefix, texts)))
+    if len(named) != 1:
+        return False
+    if len(before) > _LEAST_BREAKS and all(label is None and _CLOCK.search(prefix) for label, prefix in before):
+        return True
+    return is_log("\n".join(texts)) == 0 < is_log("\n".join(map(without_prefix, texts)))
 
 
 def _width(texts: Sequence[str]) -> int | None:
@@ -485,7 +527,7 @@ def _shapes(text: str) -> set[str]:
             break
         else:
             shape += re.escape(piece)
-        if piece in _LEVELS or piece in _ENDS or _IN_UTC.fullmatch(piece) is not None:
+        if piece in _LEVELS or piece in _ENDS or _TIME.fullmatch(text[: match.end()][-_LONGEST_TIME:]) is not None:
             shapes.add(rf"{shape}(?:\s|$|(?=#))")
         elif shape == r"\+":  # of a diff
             shapes.add(shape)

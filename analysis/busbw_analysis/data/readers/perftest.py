@@ -149,9 +149,6 @@ def _benchmark(title: str) -> dict[str, Any]:
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
-    if (row.get("#iterations") or 0.0) % 1:
-        draft.note("truncated-row", line, "a row without a whole number of iterations is ignored")
-        return
     used, rate = set(_USED), None
     for heading, value in row.items():
         if (match := _BANDWIDTH.fullmatch(heading)) is not None and value is not None:

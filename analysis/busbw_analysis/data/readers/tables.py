@@ -26,7 +26,7 @@ from busbw_analysis.data.readers.table_units import Units
 SIGN: Final = re.compile(
     rb"(?im)^(?=[ \t>#|\x80-\xff]*[a-z*`(\"])"
     rb"(?![^|\n]{0,99}(?:MB/sec +usec/xfer|bytes +secs|Size +Size +(?:Size +)?Time|Socket .{1,60}Elapsed"
-    rb"|iteration +\d+/))"
+    rb"|iteration +\d+/|[^\n]{0,300}Pure Comm))"
     rb"(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
     rb"|(?:\b[mu]|\xc2\xb5|\xce\xbc)s\b))"
@@ -121,7 +121,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
     for number, line in enumerate(lines, 1):
         plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
         plain = plain.replace("||", "|") if plain.startswith("||") and plain.endswith("||") else plain  # Jira
-        if not plain or (table is not None and table.take_units(plain)):
+        if not plain or _OF_NCCL.search(plain) or (table is not None and table.take_units(plain)):
             continue
         stated = _stated(plain)
         head = None if stated else _head(plain) or (None if table is not None and table.rows else _unnamed(plain))
@@ -211,6 +211,7 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
 # --- lines and their cells -------------------------------------------------------------------------------------------
 
 
+_OF_NCCL: Final = re.compile(r"\bNCCL (?:INFO|WARN) ")
 _ALONE: Final = re.compile(r"\([A-Za-z/]{1,6}\)")
 """A unit without what it is of."""
 
@@ -349,7 +350,7 @@ class Table:
     def take(self, number: int, line: str) -> bool:
         """Take a line that is a row, a second line of headings or a rule; return whether it was one of them."""
         aligned = self.split in _ALIGNED
-        self.is_open &= not (line.startswith("$ ") or are_headings(line.split()))  # of what follows
+        self.is_open &= not (line.startswith("$ ") or (self.rows and are_headings(line.split())))  # of what follows
         if not self.is_open:
             return False
         if _RULE.fullmatch(line) is not None:

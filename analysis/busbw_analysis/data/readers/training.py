@@ -26,7 +26,7 @@ from busbw_analysis.data.readers.watchdog import TIMEOUT
 Unit = Literal["s", "tokens/s", "samples/s"]
 """What a program prints of a step: its time, or a rate of a GPU (tokens) or of all (samples)."""
 
-_REAL: Final = r"([\d.,]+(?:e[+-]?\d+)?)"
+_REAL: Final = r"([\d.,]+(?:e[+-]?\d+)?)(?!\w*\d|\.| \.\d|[OlI]\b)"
 _STEP: Final = r"(?i:\b(?:step|iter|iteration)\b)[:= ]{1,3}(\d+)"
 _STEP_TIME: Final = r"(?i:\b(?:step|iter)[ _-]time\b)[:= ]{1,3}"
 _TIME: Final = r"(?i:(?<!data )\b(?:time|dt)\b)[:= ]{1,3}"
@@ -39,7 +39,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
     ("MaxText", r"\bcompleted step: *(\d+)", rf"\bseconds: *{_REAL}", "s", 1.0),
     ("torchtitan", r"\bstep[:=] *(\d+)", rf"\b[tw]ps: *{_REAL}", "tokens/s", 1.0),
-    ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"CurrSamplesPerSec={_REAL}(?<=\d)(?![\w.])", "samples/s", 1.0),
+    ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"\bCurrSamplesPerSec={_REAL}(?<=\d)(?!\w)", "samples/s", 1.0),
     ("nanoGPT", r"\biter (\d+):", rf"\btime {_REAL}ms", "s", 1e-3),
     ("llm.c", r"\bstep +(\d+)/\d+ \|", rf"\| *{_REAL} ms \|", "s", 1e-3),
     ("build-nanogpt", r"\bstep +(\d+) *\|", rf"\bdt: *{_REAL}ms", "s", 1e-3),
