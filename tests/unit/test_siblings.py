@@ -261,6 +261,19 @@ def test_logs_of_other_gpus_are_compared_by_name_and_never_pooled(gpu: str, tmp_
     assert ("across" in {notice.code for notice in notices}) == (not alike)
 
 
+@pytest.mark.parametrize(
+    ("names", "alike"),
+    [(("NCCL_ALGO=Ring.log", "NCCL_ALGO=Tree.log"), False), (("NCCL_ALGO=Ring_1.log", "NCCL_ALGO=Ring_2.log"), True)],
+)
+def test_logs_whose_names_state_other_settings_are_not_pooled(
+    names: tuple[str, str], tmp_path: Path, *, alike: bool
+) -> None:
+    text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8")
+    logs = [find(tmp_path, str(written(tmp_path, name, text))).read(None) for name in names]
+    with nullcontext() if alike else pytest.raises(UnlikeRuns):
+        pool(logs)
+
+
 def test_repeated_tables_on_the_same_hosts_are_launches(tmp_path: Path) -> None:
     table = (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[1]
     judgement = judged(written(tmp_path, "log", f"# nThread{table}# nThread{table}"))

@@ -29,6 +29,8 @@ _SIZES = frozenset(
 """Options of nccl-tests, each with a value, that say which sizes are measured and how often."""
 _TOOL = re.compile(r"(?:_perf|osu_\w+|IMB-\w+|(?:ib|raw_ethernet)_\w+)$")
 """End of the path of a benchmark's program."""
+_IN_NAME = re.compile(rf"(?:{'|'.join(map(re.escape, SAME_VARIABLES))})[A-Z0-9_]*=[A-Za-z0-9]+")
+"""A variable that changes results, in the name of a log: ``NCCL_ALGO=Ring.log``."""
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
@@ -216,7 +218,7 @@ def _other_commands(first: store.StoredRun, second: store.StoredRun) -> Iterator
         return
     runs = first.run.id, second.run.id
     versions = log.tool_version, other.tool_version
-    options = options_of(log.command), options_of(other.command)
+    options = [options_of(each.command) | {*_IN_NAME.findall(each.file)} for each in (log, other)]
     if all(versions) and versions[0] != versions[1]:
         yield Difference("tool version", runs, versions)
     if all(options) and options[0] != options[1]:
