@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from busbw.ops import LEAST_CROSSING
 from busbw.system.catalog import catalogue
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
-from busbw_analysis.data.likeness import options_of
+from busbw_analysis.data.likeness import differences, options_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
@@ -243,6 +244,34 @@ def test_hosts_with_other_gpus_are_not_what_is_slow(gpu: str, tmp_path: Path, *,
     other = re.sub("node([12])", r"other\1", half).replace("NVIDIA H100 80GB HBM3", gpu)
     paths = written(tmp_path, "first.log", text), written(tmp_path, "second.log", other)
     assert ("slow-host" in {finding.code for finding in contrasts(judged(*paths))}) == named
+
+
+@pytest.mark.parametrize(
+    ("gpu", "alike"), [("NVIDIA A100-SXM4-80GB", False), ("H100 SXM5", True), ("NVIDIA H100 80GB HBM3", True)]
+)
+def test_logs_of_other_gpus_are_compared_by_name_and_never_pooled(gpu: str, tmp_path: Path, *, alike: bool) -> None:
+    """The names of their hosts may be the same: node1 of two clusters."""
+    text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8")
+    other = text.replace("NVIDIA H100 80GB HBM3", gpu).replace("45.21", "45.22")
+    logs = [find(tmp_path, str(written(tmp_path, name, log))).read(None) for name, log in (("a", text), ("b", other))]
+    assert [each.key for each in differences(logs[0].stored, logs[1].stored)] == ["gpu"] * (not alike)
+    with nullcontext() if alike else pytest.raises(UnlikeRuns):
+        pool(logs)
+    notices = compare(pool(logs[:1]), pool(logs[1:])).notices
+    assert ("across" in {notice.code for notice in notices}) == (not alike)
+
+
+@pytest.mark.parametrize(
+    ("names", "alike"),
+    [(("NCCL_ALGO=Ring.log", "NCCL_ALGO=Tree.log"), False), (("NCCL_ALGO=Ring_1.log", "NCCL_ALGO=Ring_2.log"), True)],
+)
+def test_logs_whose_names_state_other_settings_are_not_pooled(
+    names: tuple[str, str], tmp_path: Path, *, alike: bool
+) -> None:
+    text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8")
+    logs = [find(tmp_path, str(written(tmp_path, name, text))).read(None) for name in names]
+    with nullcontext() if alike else pytest.raises(UnlikeRuns):
+        pool(logs)
 
 
 def test_repeated_tables_on_the_same_hosts_are_launches(tmp_path: Path) -> None:

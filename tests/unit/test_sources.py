@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import zipfile
@@ -203,3 +204,38 @@ def test_the_report_of_an_archive_lies_beside_it(logs: int, tmp_path: Path) -> N
     done = CliRunner().invoke(main, ["report", str(tmp_path / "logs.zip"), "--results-dir", str(tmp_path / "results")])
     assert done.exit_code == 0, done.output
     assert {path.name for path in tmp_path.iterdir()} == {"logs.zip", *sources.REPORT_FILES}
+
+
+def test_the_logs_of_a_side_stay_on_it_if_some_are_left_out(tmp_path: Path) -> None:
+    """A log of a training, or a copy, beside those of A moved the first log of B to A."""
+    for side, slow in (("A", 1.0), ("B", 2.0)):
+        (tmp_path / side).mkdir()
+        for number, factor in enumerate((1.0, 1.01, 0.99, 1.02, 1.0)):
+            table(tmp_path / side, f"{side}{number}.csv", factor=slow * factor)
+    steps = (f" iteration {step:8}/ 100 | elapsed time per iteration (ms): 1000.{step} |\n" for step in range(1, 9))
+    (tmp_path / "A" / "megatron.log").write_text("".join(steps))
+    done = CliRunner().invoke(main, ["compare", str(tmp_path / "A"), str(tmp_path / "B"), "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    for side in "AB":
+        names = {run.partition(".")[0] for run in document[side.lower()]["runs"]}
+        assert names == {f"{side}{number}" for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "--op", "all_reduce", "--ranks", "4", "--size", "32KiB"),
+        ("simulate", "--op", "all_reduce", "--algorithm", "ring", "--size", "1MiB"),
+        ("training", "plan", "--model", "MLP 1024", "--gpus", "4"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_folder_of_logs_is_as_its_logs_where_measurements_are_used(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = table(folder, "rates.csv")
+    done, alone = (CliRunner().invoke(main, [*arguments, "--from", str(given)]) for given in (folder, log))
+    assert (done.exit_code, done.output) == (alone.exit_code, alone.output.replace(str(log), str(folder)))

@@ -168,12 +168,11 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
             f"--baseline: no baseline of this name (known: {known}; busbw baseline set {name} RUN), and {error}",
             code=error.code,
         ) from error
-    return [*logs]
+    return [name]
 
 
 def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
-    logs = [log for run in runs for log in options.several(click.get_current_context(), run)]
-    return pool(options.read_runs(results_dir, logs), force=None)
+    return pool(options.read_runs(results_dir, runs), force=None)
 
 
 def _argv(command: str | None) -> list[str]:

@@ -1,7 +1,6 @@
 """Analysis commands: find the runs, analyse them, print the result. ``busbw.cli.main`` loads this module by name."""
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -217,8 +216,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     margin = _share("--within", within)
     _refuse_mixed(second, by, base, allow, page)
     names = [_several(first)] if by is not None else _both(first, second, results_dir)
-    stored = iter(options.read_runs(results_dir, chain(*names)))
-    sides = [pool(islice(stored, len(side)), force=force) for side in names]
+    sides = [pool(side, force=force) for side in options.read_sides(results_dir, *names)]
     if by is not None:
         comparison = compare_within(sides[0], by, base, within=margin)
     else:
@@ -352,8 +350,7 @@ def report(
     places = dict.fromkeys(options.lasting(find(results_dir, run).folder) for run in runs)
     folder = writer.folder_for([*places], output, results_dir)
     rows = catalogue(peaks_file)
-    stored = options.read_runs(results_dir, (*runs, *references))
-    own, earlier = stored[: len(runs)], stored[len(runs) :]
+    own, earlier = options.read_sides(results_dir, runs, references)
     datasets = (pool(own, force=True),) if force else pool_by_setup(own)
     planned = [model_rows.named(model_rows.models(), name) for name in models]
     if len(datasets) > 1 and (references or planned):

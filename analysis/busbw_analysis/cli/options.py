@@ -113,10 +113,18 @@ def log_facts() -> "LogFacts":
 
 
 def read_runs(results_dir: Path, runs: Iterable[str]) -> "list[Summarised]":
-    """Find and read each of ``runs``; raises BusbwError."""
-    from busbw_analysis.data.sources import read_all  # noqa: PLC0415
+    """Find and read each of ``runs``, of a folder or archive of logs all of them; raises BusbwError."""
+    (read,) = read_sides(results_dir, runs)
+    return read
 
-    return read_all(results_dir, runs, log_facts())
+
+def read_sides(results_dir: Path, *sides: Iterable[str]) -> "tuple[list[Summarised], ...]":
+    """``read_runs`` for each of several sides."""
+    from busbw_analysis.data import sources  # noqa: PLC0415
+
+    context = click.get_current_context()
+    logs = [[log for run in side for log in several(context, run)] for side in sides]
+    return sources.read_sides(results_dir, logs, log_facts())
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from busbw.system.named import card_named, gpu_named
 from busbw.units import format_time, listed, parse_size, parse_time
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample, flop_per_token
-from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
+from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, several, with_options
 from busbw_analysis.data.kept import Summarised
 from busbw_analysis.data.readers.logs import read_steps
 from busbw_analysis.data.sources import find, opened_log
@@ -347,8 +347,9 @@ def logged_model(log: Logged) -> Model | None:
 def runs_and_logs(names: Sequence[str], results_dir: Path) -> tuple[list[Summarised], list[Logged]]:
     """The runs among the inputs that ``--from`` names, and the logs of trainings. Raises BusbwError."""
     runs, logs = [], []
-    for name in names:
-        found = find(results_dir, name)
+    context = click.get_current_context()
+    for run in (run for name in names for run in several(context, name)):
+        found = find(results_dir, run)
         try:
             runs.append(found.read())
         except LogError as error:

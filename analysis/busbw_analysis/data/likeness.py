@@ -15,6 +15,8 @@ from busbw.runs.facts import LIBRARY_VARIABLES, SAME_FACTS, SAME_VARIABLES
 from busbw.runs.placement import Variable, binding, rank_placements
 from busbw.runs.plan import LogPlan
 from busbw.runs.run import Run
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpus_meant
 from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key, grouped
 
@@ -28,6 +30,8 @@ _SIZES = frozenset(
 _TOOL = re.compile(r"(?:_perf|osu_\w+|IMB-\w+|(?:ib|raw_ethernet)_\w+)$")
 """End of the path of a benchmark's program."""
 _BOUND = re.compile(r"\bnumactl\b(?:\s+-\S+(?:\s+(?:[\d,-]+|all)(?!\S))?)+")
+_IN_NAME = re.compile(rf"(?:{'|'.join(map(re.escape, SAME_VARIABLES))})[A-Z0-9_]*=[A-Za-z0-9]+")
+"""A variable that changes results, in the name of a log: ``NCCL_ALGO=Ring.log``."""
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
@@ -211,21 +215,36 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
 
 
 def _other_commands(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
-    """Logs of common cases by other versions of the tool, or with other options."""
+    """Logs of common cases by other versions of the tool, with other options, or of other GPUs."""
     log, other = first.run.imported, second.run.imported
     if log is None or other is None or not set(first.run.cases) & set(second.run.cases):
         return
     runs = first.run.id, second.run.id
     versions = log.tool_version, other.tool_version
-    options = options_of(log.command), options_of(other.command)
+    options = [options_of(each.command) | {*_IN_NAME.findall(each.file)} for each in (log, other)]
     if all(versions) and versions[0] != versions[1]:
         yield Difference("tool version", runs, versions)
     if all(options) and options[0] != options[1]:
         own, others = (in_words(some - rest) or "nothing more" for some, rest in (options, options[::-1]))
         yield Difference("command", runs, (own, others))
+    gpus = _gpus(first.run), _gpus(second.run)
+    if all(gpus) and gpus[0] != gpus[1] and not set.intersection(*map(_kinds, gpus)):
+        yield Difference("gpu", runs, (in_words(gpus[0]), in_words(gpus[1])))
 
 
-OF_LOGS: Final = ("tool version", "command")
+def _gpus(run: Run) -> frozenset[str]:
+    """The names of the GPUs of a run, as its log has them."""
+    return frozenset(gpu.name for host in run.environments.values() for gpu in host.pci.gpus if gpu.name)
+
+
+def _kinds(gpus: Iterable[str]) -> set[str]:
+    """What ``gpus`` may be: a tool and the user may name one by different words."""
+    rows = catalogue()
+    exact = {gpu.name for gpu in rows.gpus for name in gpus if name in gpu.names}
+    return exact or {gpu.name for name in gpus for gpu in gpus_meant(rows, name)} or {*gpus}
+
+
+OF_LOGS: Final = ("tool version", "command", "gpu")
 """Differences between logs of common cases."""
 
 

@@ -282,7 +282,18 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
     """Find and read every selector. Raises UsageError if ``facts`` are given and no input is a log, and the errors of
     ``find`` and ``Found.read``.
     """
-    inputs = [find(results_dir, selector) for selector in selectors]
+    (read,) = read_sides(results_dir, [selectors], facts)
+    return read
+
+
+def read_sides(
+    results_dir: Path, sides: Iterable[Iterable[str]], facts: LogFacts | None
+) -> tuple[list[Summarised], ...]:
+    """``read_all`` for each of several sides, which may have fewer runs than selectors: copies of a log, and logs
+    without results, are left out. ``facts`` may be of the logs of any side.
+    """
+    found = [[find(results_dir, selector) for selector in side] for side in sides]
+    inputs = [entry for side in found for entry in side]
     given = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
     if given and all(entry.source is SOURCES[0] for entry in inputs):
         options = ", ".join("--format" if name == "reader" else f"--{name}" for name in given)
@@ -290,6 +301,10 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
         why = "is a busbw run, which records these facts"
         why = why if log is None else f"is stored: give them to busbw import, or here with the log ({log.file})"
         raise UsageError(f"{options}: only for logs of other tools; {inputs[0].path} {why}")
+    return tuple(_read_side(side, facts) for side in found)
+
+
+def _read_side(inputs: Sequence[Found], facts: LogFacts | None) -> list[Summarised]:
     read: list[Summarised] = []
     failed: list[tuple[Path, LogError]] = []
     for entry in inputs:

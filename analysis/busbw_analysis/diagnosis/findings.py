@@ -199,8 +199,8 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
             notes.append(((severity, note.code, note.text), (log.file, note.line)))
     for (of_tool, missing), names in by_key(limits).items():
         several = f"{len(names)} logs, such as {names[0]}, are of {of_tool}"
-        what, verb = (several, "They do") if len(names) > 1 else (f"{names[0]} is a log of {of_tool}", "It does")
-        yield Finding("caution", "imported", (what, f"{verb} not show {missing}"))
+        claim, verb = (several, "They do") if len(names) > 1 else (f"{names[0]} is a log of {of_tool}", "It does")
+        yield Finding("caution", "imported", (claim, f"{verb} not show {missing}"))
     yield from others
     for (severity, code, text), places in by_key(notes).items():
         logs = len({file for file, _ in places})
