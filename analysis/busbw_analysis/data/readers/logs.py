@@ -420,13 +420,18 @@ def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
 
 
 def _ends_in_an_exception(file: IO[bytes]) -> bool:
-    """Whether a traceback of Python, but of an error that is ignored, is below the last step of a training program."""
+    """Whether a traceback of Python is below the last step of a training program, but none of an error that is ignored
+    or comes after the end of training.
+    """
     file.seek(max(0, file.seek(0, SEEK_END) - HEAD_BYTES))
     before, traced, after = file.read().rpartition(progress.TRACEBACK.encode())
     return bool(traced) and not _has_steps(after) and _IGNORED.search(before[-500:]) is None
 
 
-_IGNORED: Final = re.compile(rb"(?:[Ii]gnored in|Logging error|excepthook|atexit)[^\n]*\n?[^\n]*$")
+_IGNORED: Final = re.compile(
+    rb"(?:[Ii]gnored in|Logging error|excepthook|atexit)[^\n]*\n?[^\n]*$"
+    rb"|train_runtime|(?i:training (?:is )?(?:completed?|finished|done))"
+)
 
 
 def _read_exception(name: str, file: IO[bytes], pasted: paste.Paste) -> None:
