@@ -51,6 +51,7 @@ from busbw_analysis.data.readers.deduce import said
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog, Table
+from busbw_analysis.data.readers.unread import unread_in
 
 HEAD_BYTES: Final = 1 << 20
 """Bytes searched at a time to recognise a log; NCCL messages at the start of a log may be longer."""
@@ -391,7 +392,7 @@ def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
             _read_exception(name, file, pasted)
         raise _of_training(name, file)
     searched = head[head.rfind(b"NCCL INFO") :] if reader is _MESSAGES else head
-    if reader in {None, _HARDWARE, _MESSAGES} and (unread := _unread(name, searched)) is not None:
+    if reader in {None, _HARDWARE, _MESSAGES} and (unread := unread_in(name, searched)) is not None:
         raise unread
     if reader is None:
         raise _unknown(name, file, pasted, head)
@@ -408,7 +409,7 @@ def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
         says_little = reader is _TABLE and is_recognised and error.code in _SAYS_LITTLE
-        if says_little and (unread := _unread(name, head)) is not None:
+        if says_little and (unread := unread_in(name, head)) is not None:
             raise unread from error
         if error.code not in {"no-results", "healthy", "hang", "messages", "no-header"} or not is_recognised:
             raise
