@@ -83,7 +83,7 @@ _UNREAD: Final = (
     ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
     (
         "a training program",
-        rb"\d(?:it/s|s/it)\b|train_speed\(iter|'train_runtime'|\btrain_\w+_per_second +=|\bstep_avg:|_microstep: \d",
+        rb"\d(?:it/s|s/it)\b|train_speed\(|'train_runtime|train_\w+_per_second +=|step_avg:|_microstep: |/sec: \S+ \+/",
         "these are averages or parts of steps; print the time of each step, such as step: 1, loss: 2.1, time: 250.0 ms",
     ),
 )
