@@ -49,7 +49,7 @@ _MOST_CHARACTERS: Final = 300_000
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _PRODUCT: Final = re.compile(r"([0-9]{1,15})x([0-9]{1,3})\b")
 """A size as DeepSpeed writes it: elements × bytes of each."""
-_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_THOUSANDS: Final = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
 _CONSTANTS: Final = frozenset({16.0})
 """Sizes that a tool has without saying so: the copies of p2pBandwidthLatencyTest whose latency it prints."""
 _ASSUMED: Final = {"iperf": {131072, 1448, 1460, 1470, 8192}, "qperf": {65536, 1}, "sockperf": {14}}

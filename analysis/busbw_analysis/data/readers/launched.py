@@ -46,7 +46,11 @@ def launched(launcher: str) -> Launched:
     named = HOSTS.search(launcher)
     listed = [] if named is None else [host.partition(":") for host in named[1].split(",")]
     ranks, of_host = options.get("ranks", 0), options.get("of_host", 0)
-    hosts = options.get("hosts", len({name for name, *_ in listed}))
+    is_part = (
+        ranks and not of_host and any(count for *_, count in listed)
+    )  # more slots: perhaps on the first hosts only
+    is_part = is_part and ranks != sum(int(count or 1) for *_, count in listed)
+    hosts = options.get("hosts", 0 if is_part else len({name for name, *_ in listed}))
     if not hosts and ranks and of_host and ranks % of_host == 0:
         hosts = ranks // of_host
     slots = [count for *_, count in listed] if _OTHER_COUNTS.search(launcher) is None else []
