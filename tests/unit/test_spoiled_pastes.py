@@ -209,6 +209,7 @@ SIZES: Final = {
     "the rule of another tool": (f"{OSU}8 5 4 6\n{'-' * 80}\n64 10 9 11\n", [8]),
     "a line of a program": (f"{OSU}8 5 4 6\n[node1] UCX WARN size of a time in bytes is\n64 10 9 11\n", [8, 64]),
     "a space in a number": (f"{IMB}1024 1000 1.00 1024.00\n2 048 1000 2.00\n", [1024]),
+    "a line that is one number": (f"{IMB.replace('t[usec] ', '')}1024 1000 1.00\n4 882 812\n4 882 81\n", [1024, 4]),
     "rows of netperf": (
         f"{NCCOM}{NETPERF}131072  16384  16384  10.01  9400.00\n131072  16384  bf16  9400.00\n",
         [33554432],

@@ -75,6 +75,8 @@ _COMMAND: Final = re.compile(
 )
 """A command line of a tool whose reader needs nothing else of it."""
 _EXTREME: Final = re.compile(r"(?:t_)?(min|avg|max)(?![a-z])", re.IGNORECASE)
+_SPACED: Final = re.compile(r"\d{1,3}(?: \d{3}){2,}")
+"""A line that is one number with spaces between thousands."""
 _WHOLE: Final = re.compile(r"-?\d+")
 _COUNTS: Final = frozenset(
     {"Size", "Iterations", "#bytes", "#iterations", "#repetitions", "Block Size (B)", "Batch Size"}
@@ -265,7 +267,7 @@ class Draft:
         """
         self.names = () if words[:1] == ["$"] or (self.rows and are_headings(words)) else self.names  # of what follows
         names, allowed = self.names, {"...", *others}
-        if names and any(map(_REST.match, words)):
+        if names and (any(map(_REST.match, words)) or _SPACED.fullmatch(line.text)):
             self.note("truncated-row", line.number, "a row with a space inside a number is ignored: write 1024")
             return None
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
