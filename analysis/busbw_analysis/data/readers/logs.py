@@ -461,7 +461,7 @@ def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
     """
     file, head = _unwrapped(name, file)
     # Lines about steps are recognised behind any prefix, and their numbers have their names before them.
-    pasted = replace(paste.recognised(_texts(head), _is_log), prefix=None, bare=False, commas=False)
+    pasted = replace(paste.recognised(_texts(head), _is_log), prefix=None, bare=False, commas=False, last=False)
     file.seek(0)
     log = training.read(name, pasted.lines(_lines(file, [])))
     if log is None:

@@ -161,10 +161,9 @@ def as_text(text: str) -> str:
     return text
 
 
-def _shown(text: str) -> str:
-    """What a terminal shows of a line: what was printed last, without colours."""
-    line = text.rstrip("\r\n").rpartition("\r")[2] if "\r" in text[:-2] else text
-    return _COLOUR.sub("", line)
+def _printed_last(text: str) -> str:
+    """What a terminal shows of a line of which parts were printed over others."""
+    return text.rstrip("\r\n").rpartition("\r")[2] if "\r" in text[:-2] else text
 
 
 def is_escaped(text: str) -> bool:
@@ -178,9 +177,12 @@ def as_line(text: str) -> str:
     """A line of a log with usual spaces, without invisible characters, bold type, tags and entities of web pages."""
     if not text.isascii():
         text = _OTHER_DIGIT.sub("\ufffd", _UNSEEN.sub("", text.translate(_SPACES)))
-    text = _shown(text) if "\r" in text or "[" in text else text
+    text = _COLOUR.sub("", text) if "[" in text else text
     if "`" in text and (between := _BETWEEN.fullmatch(text)) is not None:
         text = f"{between[1]}{between[2]}\n"
+    if "&" in text:
+        for entity, character in _ENTITIES.items():
+            text = text.replace(entity, character)
     if "<" in text:
         text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
@@ -193,9 +195,6 @@ def as_line(text: str) -> str:
     if "&" in text and (row := _ROW_OF_LATEX.fullmatch(text)) is not None:
         cells = re.split(r"(?<!\\)&", row[1].replace(r"\mu", "u"))
         return f"| {' | '.join(_OF_LATEX.sub('', cell).strip() for cell in cells)} |\n"
-    if "&" in text:
-        for entity, character in _ENTITIES.items():
-            text = text.replace(entity, character)
     return text
 
 
@@ -266,6 +265,7 @@ class Paste:
     commas: whether numbers have a decimal comma
     width: characters after which a terminal broke the lines; None: it did not
     tabs: whether tabs are the log's own, and no spaces that somebody replaced
+    last: whether only what was printed last in a line counts
     """
 
     quoted: bool
@@ -275,12 +275,14 @@ class Paste:
     commas: bool
     width: int | None
     tabs: bool = True
+    last: bool = True
 
     def lines(self, lines: Iterable[str], around: dict[int, str] | None = None) -> Iterator[str]:
         """The lines of the log; an empty one for every line that is no part of it.
 
         around: gets the lines of the text around the fences, by number from 1
         """
+        lines = map(_printed_last, lines) if self.last else lines
         if around is None and self.is_plain:
             yield from map(as_line, lines)
             return
@@ -369,7 +371,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], int]) -> Paste:
 
     is_log: whether a text is a log that a reader recognises; more than 1 if prose cannot be taken for one
     """
-    texts = [as_line(line) for line in lines[:_MOST_LINES]]
+    texts = [as_line(_printed_last(line)) for line in lines[:_MOST_LINES]]
     quoted = all(_QUOTED.match(text) is not None for text in texts if text.strip())
     texts = [_unquoted(text) for text in texts] if quoted else texts
     width = _width(texts)
