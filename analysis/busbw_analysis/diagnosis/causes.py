@@ -10,6 +10,7 @@ from busbw.runs.asked import LEAST_NODES
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.apart import TABLES_APART
+from busbw_analysis.data.readers.nccl_info import ACTIONS
 from busbw_analysis.data.resumed import resuming
 from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.doubts import DOUBTS
@@ -282,58 +283,9 @@ def _copies_exceeded(judgement: Judgement) -> bool:
     return highest is not None and highest[1].level == "memory copy of a host"
 
 
-_UNSET: Final = "unset it and run the tool again"
-_NO_PEERS: Final = "check why the GPUs have no peer access (nvidia-smi topo -p2p r)"
-_IN_THE_LOG: Final = {
-    "network-path": {
-        "rdma-off": _UNSET,
-        "wrong-interface": "name the right one (NCCL_SOCKET_IFNAME)",
-        "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
-        "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
-        "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
-        "locked-memory": "raise the limit of locked memory (ulimit -l), load nvidia-peermem",
-        "peer-gone": "read the log of that rank",
-        "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
-        "port-down": "bring the port up (ibstat)",
-        "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
-        "pxn-off": _UNSET,
-        "nics-chosen": "unset it, or name all NICs of the network for data",
-        "retries": "check that connection: interface, firewall, cable",
-    },
-    "host-path": {
-        "p2p-off": _UNSET,
-        "shm-off": _UNSET,
-        "shm-full": "raise its limit (docker run --shm-size)",
-        "no-fabric": "start nvidia-fabricmanager of the driver's version",
-        "too-many-peers": "use at most 8 GPUs of a host",
-        "nvlink-down": "reset the GPUs; if the link stays down, replace the bridge or GPU (nvidia-smi nvlink -s)",
-        "gpu-shared": "give every rank a GPU of its own",
-        "no-peers": _NO_PEERS,
-        "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
-        "via-shm": _NO_PEERS,
-        "nvls-off": _UNSET,
-    },
-    "settings": {
-        "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
-        "pcie-degraded": "reseat that device, or check the slot",
-        "nccl-hint": "follow it",
-        "remedy": "try that setting here",
-        "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
-        "no-iommu-pt": "start the kernel with iommu=pt",
-        "not-set": "set it (mpirun -x)",
-        "sharp-off": "check sharp_am of the subnet manager, and sharp_hello of every host",
-        "choice-forced": _UNSET,
-        "few-channels": _UNSET,
-    },
-}
-"""Evidence in a log (codes of its notes), and what to do about it: for what goes over a network, within a host, for
-both.
-"""
-
-
 def _evidence(code: str) -> _Rule:
     """The cause that the evidence of a log is."""
-    actions = _IN_THE_LOG[code]
+    actions = ACTIONS[code]
 
     def seen(judgement: Judgement) -> list[Finding]:
         path = "network-path" if len(set(judgement.facts.hosts)) > 1 else "host-path"
@@ -446,7 +398,7 @@ _RULES: Final = (
         _moved,
         always=False,
     ),
-    *map(_evidence, _IN_THE_LOG),
+    *(_evidence(path) for path in ACTIONS if path != "beside"),
     _Rule(
         TABLES_APART,
         "find what was changed between them; busbw compare judges one file a side",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -11,10 +11,12 @@ from busbw.runs.run import LogNote
 from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.failures import may_fail
+from busbw_analysis.data.readers.hosts import Topology, Transports
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
+from busbw_analysis.data.readers.nccl_info import ACTIONS, EVIDENCE, HARMLESS, LIKELY, PASSING, Paths
+from busbw_analysis.data.readers.openmpi import Help
 from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress
 
 _QUOTED: Final = 200
@@ -36,7 +38,7 @@ _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _GOES_ON: Final = re.compile(
-    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP |Cannot initialize CollNet)"
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP (?!\(NVLS)|Cannot initialize CollNet)"
     r"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
     r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
 )
@@ -74,7 +76,8 @@ class Draft:
         self.tables: list[Table] = []
         self.line = 1
         self.nranks: set[int] = set()
-        self.paths, self.progress = Paths(), Progress()
+        self.paths, self.progress, self.transports = Paths(), Progress(), Transports()
+        self.topology, self.help = Topology(), Help()
         self._notes: dict[str, tuple[LogNote, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
@@ -106,6 +109,9 @@ class Draft:
             self.nranks.add(int(match[1]))
         elif _COMMAND.search(text) is not None:
             self.command(text)
+        if line.nccl is None:
+            for part in (self.transports, self.topology, self.help):
+                part.take(line.number, text)
         codes = self._take_evidence(line.number, text) if LIKELY.search(text) is not None else frozenset()
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             if not self.rows:
@@ -249,6 +255,8 @@ class Draft:
         Raises LogError for a log without results; with code ``job-failed`` and the last error if it contains one.
         """
         self.end()
+        for code, at, meaning in (*self.transports.evidence(), *self.topology.evidence()):
+            self.note(code, at, meaning)
         if not self.tables:
             self._refuse()
         unfinished = any(table.complete is False for table in self.tables)
@@ -271,7 +279,24 @@ class Draft:
             ports=tuple(self.paths.ports.values()),
         )
 
+    def _told(self) -> tuple[str, str] | None:
+        """What to answer if there is no result, and what to do: the first fact that healthy jobs do not have, or what
+        Open MPI says; of hardware alone any fact.
+        """
+        actions = [(code, action) for path in ACTIONS.values() for code, action in path.items()]
+        told = [
+            (code not in PASSING, (f"{note.text} (line {note.line})", action))
+            for code, action in actions
+            if (note := self._notes.get(code, (None,))[0]) is not None
+            and not (code == "port-down" and self.paths.is_connected)
+        ]
+        strong = next((fact for is_strong, fact in told if is_strong), None)
+        return strong or next((fact for _, fact in told if self.tool == "hardware"), None)
+
     def _refuse(self) -> None:
+        self.help.close()
+        for at, meaning in self.help.said[:1]:
+            self.note("mpi-says", at, meaning)
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
         hides = fatal and fatal[0].code != "truncated-row"
         seen = [
@@ -283,13 +308,18 @@ class Draft:
             error = LogError(failed.answer, [*failed.lines, *last, *seen], code=code, log=self.source)
             error.follows = failed.follows
             raise error
-        if self.error is not None and not hides:
+        told = self._told()
+        if self.error is not None and not hides and not (told is not None and self.tool == "hardware"):
             of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
             message = f"the job{of} failed before its first result; its last error: {self.error}"
             raise LogError(message, seen, code="job-failed", log=self.source)
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
+        self._refuse_without_error(told, seen)
+
+    def _refuse_without_error(self, told: tuple[str, str] | None, seen: list[tuple[str, str]]) -> NoReturn:
+        """told: see ``_told``. seen: labels and texts of all facts."""
         if self.names and not self._notes.keys() - EVIDENCE:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         facts = [*self.progress.facts()]
@@ -302,14 +332,19 @@ class Draft:
             error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)
             error.follows = end.follows
             raise error
+        others = [fact for fact in seen if told is None or fact[1] != told[0]]
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
         if end is not None or (facts and not reasons):
             where = "" if end is None else f"; {end.answer}"
             message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
             do = [] if end is None else [("Do", f"add the rows or errors that follow; if it hangs there, {end.action}")]
-            error = LogError(message, [*facts, *seen, *do], code="messages", log=self.source)
+            if told is not None:
+                message, do = f"{told[0]}; it has no results, and no error", [("Do", told[1])]
+            error = LogError(message, [*facts, *others, *do], code="messages", log=self.source)
             error.follows = 2
             raise error
+        if told is not None and not reasons:
+            raise LogError(told[0], [("Do", told[1]), *others], code="messages", log=self.source)
         lacks = "no line has the columns that busbw reads there (docs/logs.md)"
         why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"

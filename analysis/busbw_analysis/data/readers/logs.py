@@ -21,6 +21,7 @@ from busbw_analysis.data.readers import (
     deepspeed,
     failures,
     flight,
+    hosts,
     imb,
     inspector,
     iperf,
@@ -151,7 +152,9 @@ def _starting(draft: Draft, lines: Iterable[str]) -> None:
 _START: Final = Reader("a parallel job", progress.STARTS, _starting, NCCL)
 _FAILURE: Final = Reader("failed job", failures.SIGN, _messages_alone, NCCL)
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
-_HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
+_HARDWARE: Final = Reader(
+    "hardware", re.compile(nccl_info.HARDWARE.pattern + b"|" + hosts.SIGN.pattern), _messages_alone
+)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 _WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
 _NETWORK: Final = (
@@ -402,7 +405,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
             is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
-            _read_messages(name, file, pasted, (_FAILURE, _MESSAGES) if is_sentence else (_FAILURE,))
+            _read_messages(
+                name, file, pasted, (_FAILURE, _MESSAGES, _HARDWARE) if is_sentence else (_FAILURE, _HARDWARE)
+            )
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error

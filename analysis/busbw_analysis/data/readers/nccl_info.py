@@ -6,9 +6,11 @@ of NVIDIA/nccl, 2.4 to 2.29; ``ibstat`` of rdma-core and ``lspci -vv`` of pciuti
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from busbw.runs.facts import RdmaPort
+from busbw_analysis.data.readers import hosts
+from busbw_analysis.data.readers.hosts import Evidence
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) |\bINFO NET/")
 HARDWARE: Final = re.compile(
@@ -17,26 +19,13 @@ HARDWARE: Final = re.compile(
 )
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
-    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|ACSCtl:|CANNOT Access"
-    r"|^GPU\d|CA '|State:"
+    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|Lnk(?:Sta|Cap):|ACSCtl:"
+    r"|CANNOT Access|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
     r"|(?:Bootstrap|NET) ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
-    r"|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
+    rf"|{hosts.LIKELY}|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
-
-
-class Evidence(NamedTuple):
-    """A kind of line that tells how data travel.
-
-    code: of the note; ``diagnosis/causes`` says what it explains and what to do
-    pattern: recognises the line
-    text: what it means; ``{}`` are the groups of the pattern, ``{interface}`` that of the sockets
-    """
-
-    code: str
-    pattern: re.Pattern[str]
-    text: str
 
 
 def _variable(names: str, values: str) -> re.Pattern[str]:
@@ -172,11 +161,73 @@ KINDS: Final = (
         ),
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
+    Evidence(
+        "pcie-rest",
+        re.compile(r"LnkSta:\s*Speed (2\.5)GT/s \(downgraded\), Width (x\d+)(?! \(downgraded)"),
+        "a PCI Express link runs at {} GT/s {}, as it does at rest (lspci)",
+    ),
+    *hosts.KINDS,
 )
 HARMLESS: Final = frozenset(
     {"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
 )
 """Codes of evidence after which NCCL goes on, although it warns."""
+_UNSET: Final = "unset it and run the tool again"
+_NO_PEERS: Final = "check why the GPUs have no peer access (nvidia-smi topo -p2p r)"
+ACTIONS: Final = {
+    "network-path": {
+        "rdma-off": _UNSET,
+        "wrong-interface": "name the right one (NCCL_SOCKET_IFNAME)",
+        "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
+        "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
+        "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
+        "locked-memory": "raise the limit of locked memory (ulimit -l), load nvidia-peermem",
+        "peer-gone": "read the log of that rank",
+        "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
+        "port-down": "bring the port up (ibstat)",
+        "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
+        "pxn-off": _UNSET,
+        "nics-chosen": "unset it, or name all NICs of the network for data",
+        "retries": "check that connection: interface, firewall, cable",
+        **hosts.ACTIONS["network-path"],
+    },
+    "host-path": {
+        "p2p-off": _UNSET,
+        "shm-off": _UNSET,
+        "shm-full": "raise its limit (docker run --shm-size)",
+        "no-fabric": "start nvidia-fabricmanager of the driver's version",
+        "too-many-peers": "use at most 8 GPUs of a host",
+        "nvlink-down": "reset the GPUs; if the link stays down, replace the bridge or GPU (nvidia-smi nvlink -s)",
+        "gpu-shared": "give every rank a GPU of its own",
+        "no-peers": _NO_PEERS,
+        "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
+        "via-shm": _NO_PEERS,
+        "nvls-off": _UNSET,
+        **hosts.ACTIONS["host-path"],
+    },
+    "settings": {
+        "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
+        "pcie-degraded": "reseat that device, or check the slot",
+        "nccl-hint": "follow it",
+        "remedy": "try that setting here",
+        "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
+        "no-iommu-pt": "start the kernel with iommu=pt",
+        "not-set": "set it (mpirun -x)",
+        "sharp-off": "check sharp_am of the subnet manager, and sharp_hello of every host",
+        "choice-forced": _UNSET,
+        "few-channels": _UNSET,
+        **hosts.ACTIONS["settings"],
+    },
+    "beside": hosts.ACTIONS["beside"],
+}
+"""Evidence in a log (codes of its notes), and what to do about it: for what goes over a network, within a host, for
+both; what is beside them explains no rate.
+"""
+PASSING: Final = hosts.PASSING | {
+    *("sockets", "via-shm", "no-nvlink", "no-peers", "gdr-off", "nvls-off", "nics-chosen", "choice-forced"),
+    *("few-channels", "numa-balancing", "retries", "pxn-off", "peer-gone", "nccl-hint", "acs-on"),
+}
+"""Codes of evidence that healthy jobs have as well."""
 REMEDY: Final = "remedy"
 """Code of a sentence in a paste that names a variable which helped."""
 EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
@@ -218,11 +269,14 @@ def remedy(text: str) -> str | None:
 _SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")
 _PORT: Final = re.compile(r"NET/IB\w*: \[\d+\] ([\w.-]+):[\w.-]+:(\d+)/(IB|RoCE) .*speed=(\d{1,9})\b")
 """Speed in Mbit/s."""
-_DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'")
-_STATE: Final = re.compile(r"\s*(?:State|state): (?:\d: )?(\w+)")
+_DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'|hca_id:\s+([\w.-]+)")
+_STATE: Final = re.compile(r"\s*(?:State|state):\s+(?:\d: )?(?:PORT_)?(\w+)")
 _RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
 """Gbit/s."""
 _LAYER: Final = re.compile(r"\s*(?:Link |link_)layer:\s{1,9}(InfiniBand|Ethernet)\b")
+_LINK: Final = re.compile(r"Lnk(Cap|Sta):.*?Speed ([\d.]+)GT/s.*?, Width x(\d+)")
+_AT_REST: Final = 2.5
+"""GT/s of a link that nobody uses."""
 
 
 class Paths:
@@ -230,6 +284,9 @@ class Paths:
 
     def __init__(self) -> None:
         self.ports: dict[str, RdmaPort] = {}
+        self.is_connected = False
+        """Whether a port is active."""
+        self._able = (0.0, 0)
         self._device, self._rated, self._active = "", "", False
         self._interface = ""
 
@@ -245,9 +302,17 @@ class Paths:
             layer = {"IB": "InfiniBand", "RoCE": "Ethernet"}[layer]
             self._add(name, int(speed) * 1e6 / 8, int(port), layer)
         elif (match := _DEVICE.search(text)) is not None:
-            self._device, self._rated, self._active = match[1], "", False
-        elif self._device and (match := _STATE.match(text)) is not None:
+            self._device, self._rated, self._active = match[1] or match[2], "", False
+        elif (match := _LINK.search(text)) is not None:
+            yield from self._link(match[1], float(match[2]), int(match[3]), text)
+        else:
+            yield from self._port(text)
+
+    def _port(self, text: str) -> Iterator[tuple[str, str]]:
+        """Note state, rate and layer of the port of a device; one that is not active is evidence."""
+        if self._device and (match := _STATE.match(text)) is not None:
             self._active = match[1].upper() == "ACTIVE"
+            self.is_connected = self.is_connected or self._active
             if not self._active:
                 yield "port-down", f"port of {self._device} is {match[1]}, not active"
         elif self._device and self._active and (match := _RATE.match(text)) is not None:
@@ -256,6 +321,17 @@ class Paths:
         elif self._rated and (match := _LAYER.match(text)) is not None:
             self._add(self._rated, self.ports[self._rated].bytes_per_second or 0.0, 1, match[1])
             self._rated = ""
+
+    def _link(self, what: str, speed: float, width: int, text: str) -> Iterator[tuple[str, str]]:
+        """Note what a device can; what its link has is evidence if that is less and lspci does not say it itself."""
+        if what == "Cap":
+            self._able = (speed, width)
+            return
+        (most, widest), self._able = self._able, (0.0, 0)
+        is_slow = speed < most and speed != _AT_REST
+        if (is_slow or width < widest) and "downgraded" not in text:
+            able = f"of {most:g} GT/s x{widest} that its device can"
+            yield "pcie-degraded", f"a PCI Express link runs at {speed:g} GT/s x{width}, {able} (lspci)"
 
     def _add(self, name: str, rate: float, port: int, layer: str | None) -> None:
         self.ports[name] = RdmaPort(device=name, port=port, bytes_per_second=rate, layer=layer, up=True)

@@ -112,9 +112,10 @@ _PRINTING: Final = re.compile(
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
-    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}"
-    r"|frozen|deadlock\w{0,3}|(?<!-)time[sd]? ?out(?! \())\b"
-    r"(?! ?[=:]|\(| -+\w| \d+[smhd]?\b| (?:the )?(?:\w+ )?(?:layer|weight|param|embedding|encoder|backbone))"
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )(?<!timer )"
+    r"\b(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?|freez\w{1,4}|frozen|deadlock\w{0,3}|(?<!-)time[sd]? ?out(?! \())\b"
+    r"(?! ?[=:]|\(| -+\w| \d+[smhd]?\b| recovery\b"
+    r"| (?:the )?(?:\w+ )?(?:layer|weight|param|embedding|encoder|backbone))"
     r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
 """What people say of a job that does not go on."""
