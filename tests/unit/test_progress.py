@@ -203,6 +203,11 @@ EXAMPLES: Final = (
     # kubeflow/mpi-operator#152, openucx/ucc#284
     ("  Remote daemon: [[43015,0],20] on node worker-19", "job-failed", "worker-19"),
     ("[dgx1:3:0] tl_cuda_cache.c:231  UCC  ERROR ipc-cache: failed to open ipc mem handle", "job-failed", "ipc-cache"),
+    # openpmix/openpmix#3559, pmix/pmix-standard#363, open-mpi/ompi#166
+    ("srun: error: Node failure on c0091", "job-failed", "c0091"),
+    ("  pmix_psec_base_open failed", "job-failed", "pmix_psec"),
+    ("[rc0][[5,1],7][btl_openib.c:222:adjust_cq] cannot resize completion queue", "job-failed", "btl_openib"),
+    ("MPIDIG_send(64)....: message sizes do not match across processes", "job-failed", "message sizes"),
     ("[jazz13:00000] *** An error occurred in MPI_Win_post", "job-failed", "MPI_Win_post"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
@@ -326,6 +331,9 @@ SAMPLES: Final = (
     ),
     (
         "OFI addrinfo() failed",
+        "NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
+        "MPIDI_OFI_init_local(580): OFI fi_fabric failed (ofi_init.c:580)",
+        "MPIDI_OFI_mpi_init_hook(599): OFI fi_open domain failed (ofi_init.c:599)",
         "OFI fi_getinfo() failed",
         "OFI endpoint open failed",
         "[0] MPI startup(): tmi fabric is not available and fallback fabric is not enabled",
@@ -394,7 +402,13 @@ SAMPLES: Final = (
         "RuntimeError: Ray does not allocate any GPUs on the driver node.",
     ),
     ("undefined symbol: ncclCommRegister",),
-    ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
+    (
+        "not built with SLURM's PMI",
+        "PMIX ERROR: UNREACHABLE",
+        "PMI_Init failed",
+        "PMI2_Init failed",
+        "PMIx_server_init failed",
+    ),
     ("attempt to run as root",),
     ("Duplicate GPU detected : rank 1 and rank 0", "Duplicate GPU detected : rank 0"),
     (
@@ -611,14 +625,19 @@ SAMPLES: Final = (
         "At least one pair of MPI processes are unable to reach each other for",
         "No components were able to be opened in the pml framework.",
         "PML ucx cannot be selected",
+        '  --> Returned "Unreachable" (-12) instead of "Success" (0)',
     ),
     ("UCC  ERROR ipc-cache: failed to open ipc mem handle",),
+    ("[rc1][[5,1],4][btl_openib.c:222:adjust_cq] cannot resize completion queue, error: 16",),
+    ("MPIR_Bcast_intra(225)..: Failure during collective", "internal_Init(67): message sizes do not match"),
     (
         "*** An error occurred in MPI_Win_post",
         "*** The Open MPI OFI MTL is aborting the MPI job",
         "Fatal error in PMPI_Init_thread: ",
         "Fatal error in internal_Isend",
     ),
+    ("A requested component was not found, or was unable to be opened", "pmix_psec_base_open failed"),
+    ("srun: error: Node failure on n1",),
     ("BAD TERMINATION OF ONE OF YOUR",),
     (
         "Root Cause (first observed failure)",

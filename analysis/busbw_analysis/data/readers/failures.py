@@ -158,7 +158,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"Test timeout",
+        r"Test timeout(?! computed)",
         _CALL,
         "nccl-tests waited too long for a call",
         WHY_CALLS_HANG,
@@ -208,7 +208,7 @@ FAILURES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and open its ports",
     ),
     Failure(
-        r"NET/OFI (?!Using|Selected|Setting|Running)"
+        r"NET/OFI (?!Using|Selected|Setting|Running|.{0,40}fi_getinfo)"
         r"(.{0,99}(?:[Cc]ouldn't|Unable to|[Ff]ail|UNDELIVERABLE|[Ee]rror\b).{0,99})",
         _CONNECT,
         "the network plugin for libfabric (EFA, Slingshot) failed ({})",
@@ -247,13 +247,14 @@ FAILURES: Final = (
         "compare the versions of NCCL and the numbers of ranks of all hosts and containers",
     ),
     Failure(
-        r"OFI (?:addrinfo|fi_getinfo)\(\) failed|OFI (endpoint open) failed|(\w{1,20} fabric is not available)"
-        r"|(PSM\d can't open \w{1,9} unit|PSM\d no hfi units are active)",
+        r"(fi_getinfo|OFI addrinfo)\(\)(?: call)? fail|OFI (endpoint open|fi_(?:fabric|open domain)) failed"
+        r"|(\w{1,20} fabric is not available)|(PSM\d can't open \w{1,9} unit|PSM\d no hfi units are active)",
         _MEET,
-        "libfabric has no network that MPI can use ({})",
+        "libfabric has no network that the job can use ({})",
         "FI_PROVIDER, I_MPI_FABRICS or I_MPI_OFI_PROVIDER names one that this host lacks, no active port, more "
-        "processes than a NIC of Omni-Path serves, a container without the NIC's driver",
-        "fi_info lists those that there are; unset these variables, or try FI_PROVIDER=tcp",
+        "processes than a NIC of Omni-Path serves, a container without /dev/infiniband, no VNI of Slingshot",
+        "fi_info lists those that there are; give the container its devices; unset these variables, or try "
+        "FI_PROVIDER=tcp",
     ),
     Failure(
         r"(?:(ibv_modify_qp) failed|Unable to (create ah)\b|Failed to (modify QP)\b|Unable to (Connect the HCA))",
@@ -410,7 +411,7 @@ FAILURES: Final = (
         "ldd and LD_DEBUG=libs name the one that is loaded; pip list shows nvidia-nccl",
     ),
     Failure(
-        r"(not built with SLURM's PMI)|(PMIX ERROR: \w+)|(PMI2?_Init failed)",
+        r"(not built with SLURM's PMI)|(PMIX ERROR: \w+)|(PMI2?_Init failed|PMIx_server_init failed)",
         "the launcher starts ranks",
         "the program does not find its launcher ({})",
         "srun starts it with another PMI than its MPI has",
@@ -683,7 +684,7 @@ FAILURES: Final = (
         "start the server first, and try another port (-p)",
     ),
     Failure(
-        r"(?:[Cc]ouldn't allocate|[Ff]ailed to create|ibv_reg_mr\w* failed).{0,20}(?:MR|mr|failed)\b",
+        r"(?:[Cc]ouldn't allocate|[Ff]ailed to create).{0,20}(?:MR|mr)\b|ibv_reg_mr\w* failed.{0,20}(?:MR|mr|failed)\b",
         "client and server meet",
         "memory cannot be registered with the NIC",
         "memory of a GPU without nvidia-peermem or dma-buf, or too little locked memory",
@@ -747,7 +748,8 @@ FAILURES: Final = (
         follows=True,
     ),
     Failure(
-        r"unable to reach each other|No components were able to be opened in the (pml) frame|(PML \w+) cannot be sel",
+        r"unable to reach each other|Returned \"(Unreachable)\"|(PML \w+) cannot be sel"
+        r"|No components were able to be opened in the (pml) frame",
         _CONNECT,
         "Open MPI has no transport between its processes ({})",
         "--mca btl or pml that leave out the network or shared memory, an Open MPI built without UCX",
@@ -761,6 +763,21 @@ FAILURES: Final = (
         "run it without that transport (UCX_TLS=^cuda_ipc, UCC_CL_BASIC_TLS=^mlx5); UCX_LOG_LEVEL=info names it",
     ),
     Failure(
+        r"\]\[(btl_\w{1,40})\.c:\d+:\w+\] ((?:error|cannot|failed)\b.{1,120})",
+        "",
+        "a transport of Open MPI failed ({}: {})",
+        "a NIC or driver that this old transport does not know, a port that is not active",
+        "let Open MPI use UCX (--mca pml ucx), or do without that transport (--mca btl ^openib)",
+    ),
+    Failure(
+        # The first reason in the stack of calls of MPICH and those that are made of it.
+        r"\b(?:P?MPI|internal_)\w{2,60}\(\d{1,5}\)\.{0,40}: (?!P?MPI_\w{1,40}\()(\w.{5,150})",
+        "",
+        "a call of MPI failed ({})",
+        "an error of the transport below it, memory that cannot be shared, another rank that ended",
+        "try another transport (FI_PROVIDER=tcp, UCX_TLS=tcp,self), which tells whether the network is at fault",
+    ),
+    Failure(
         r"\*\*\* An error occurred in (MPI_\w{1,40})|Open MPI (OFI MTL) is aborting"
         r"|Fatal error in ((?:internal_|P?MPI_)\w{1,40})",
         "",
@@ -768,6 +785,22 @@ FAILURES: Final = (
         "an error of the transport below it, arguments that do not fit the call, another rank that ended",
         "read the line above it; try another transport (UCX_TLS, FI_PROVIDER; Open MPI: --mca pml ob1 --mca osc ^ucx "
         "--mca mtl ^ofi)",
+    ),
+    Failure(
+        r"A requested component was not found|(\w{3,20})_base_open failed",
+        "the launcher starts ranks",
+        "a component of Open MPI or PMIx is not found or does not load ({})",
+        "a library that it needs and this host or container lacks (munge, UCX), variables PMIX_MCA_ or OMPI_MCA_ that "
+        "name one of another version",
+        "install what the message names below it (Component), or unset that variable (PMIX_MCA_psec=native for munge)",
+    ),
+    Failure(
+        r"srun: error: Node failure on (\S{1,255})",
+        "",
+        "Slurm lost a host ({})",
+        "that host hangs, has too little memory, or its network or slurmd broke; slurmctld or slurmstepd may have been "
+        "too busy to answer",
+        "look at its reason (scontrol show node, sinfo -R), at dmesg and at slurmd's log there",
     ),
     Failure(
         r"BAD TERMINATION OF ONE OF YOUR",
@@ -801,11 +834,12 @@ _MAY_FAIL: Final = re.compile(
     "|exit|Exit [Cc]ode|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|ouldn't|retry c"
     "|shared memory s|Broken pipe|Parser f|Waiting for c|DUE TO|peer mapping"
-    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER"
+    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|nreachable|mismatch|UNDELIVER"
     "|OFI poll|DEADLINE_E|peermem det|access v|rank  | resolve |subset of ranks|is running coll|queue exh"
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
+    r"|equested component|\]\[btl_|base_open|Node failure|^(?:P?MPI|internal_)\w+\("
 )
 """In every line that is about a failure, and found faster than the signs."""
 _GOES_ON: Final = re.compile(
