@@ -47,6 +47,8 @@ LINES: Final = (
     ),
     ("kernel: INFO: task sim:788 blocked for more than 120 seconds.", "blocked", "sim:788"),
     ("CPU3: Core temperature above threshold, cpu clock throttled", "hot", "Core"),
+    ("   Reason=gres/gpu count reported lower (0 < 1) [slurm@2024-12-19T11:03:34]", "node-drained", "0 < 1"),
+    ("libfabric:85:17::core:core:fi_getinfo_():1392<warn> no provider", "libfabric-warns", "no provider"),
     ("     rx_discards_phy: 5142", "nic-errors", "5142"),
     ("link mlx5_0/1 state DOWN physical_state DISABLED netdev eth0", "port-down", "mlx5_0"),
 )
@@ -66,6 +68,8 @@ HEALTHY: Final = (
     f"{SERVICE}Deactivated successfully.",
     "[1.2] [n1:9:0] ucp_worker.c:1775 UCX INFO 0x5 inter-node cfg#1 tag(rc_mlx5/mlx5_0:1 tcp/eth0)",
     "     rx_discards_phy: 0",
+    "libfabric:85:17::core:core:fi_getinfo_():1392<info> no provider",
+    "   Reason=none",
     "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth0",
 )
 

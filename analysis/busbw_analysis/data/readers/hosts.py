@@ -29,13 +29,13 @@ SIGN: Final = re.compile(
     rb"|resource \d+ +: +md \d+ +dev \d+ +flags|# +Transport: \w|cfg#\d+ tag\(|I/O error, dev "
     rb"|: server \S+ not responding|blocked for more than \d+ seconds|temperature (?:is )?above threshold"
     rb"|Link \d+: (?:Replay|Recovery|CRC)[\w ]{0,20} Errors:|^hca_id:\s|^link \S+/\d+ .*physical_state"
-    rb"|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
+    rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|libfabric:\d+:\d*:\S*<warn>|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
 )
 """In a text that has such lines, and perhaps no results."""
 LIKELY: Final = (
     "PCIe|Slowdown|Remapping|Uncorrectable|[|] Fail|NvLink link|Fabric|NV_WARN_N|service: |Warning  |cfg#"
     "|EDAC|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
-    "|link_downed|out_of_|CRC|^link |hca_id|state:"
+    "|^Reason=|<warn>|link_downed|out_of_|CRC|^link |hca_id|state:"
 )
 """One of which is in every line of these kinds."""
 KINDS: Final = (
@@ -115,6 +115,16 @@ KINDS: Final = (
         re.compile(r"(?:inter-node|ep_cfg|\bep).{0,20}cfg#\d+ tag\((tcp/\S+?)(?: [^)]*tcp/\S+?)*\)"),
         "UCX sends over TCP ({})",
     ),
+    Evidence(
+        "node-drained",
+        re.compile(r"^Reason=(\S.{2,140}?) \[[\w.-]+@\d{4}-"),
+        "Slurm does not use a host, or lost it ({})",
+    ),
+    Evidence(
+        "libfabric-warns",
+        re.compile(r"^libfabric:\d+:\d*:\S*<warn> (\S.{3,160})"),
+        "libfabric warns: {}",
+    ),
     Evidence("host-memory", re.compile(r"EDAC MC\d+: (\d+ [CU]E)"), "the memory of a host has errors ({})"),
     Evidence("storage", re.compile(r"\bn?fs: server (\S+) not responding"), "the file server {} does not answer"),
     Evidence("storage", re.compile(r"I/O error, dev (\w+)"), "a disk has errors ({})"),
@@ -159,6 +169,9 @@ ACTIONS: Final = {
         "dcgm-failed": "read what stands below it; drain the host if the test fails again (dcgmi diag -r 3)",
         "pod-unscheduled": "compare what the pod asks for with the nodes (kubectl describe node: Allocatable, Taints"
         "); a resource that they lack needs its device plugin",
+        "node-drained": "mend what it names (slurmd -C and slurmd's log there), then scontrol update nodename=NAME "
+        "state=resume",
+        "libfabric-warns": "FI_LOG_LEVEL=info tells more; fi_info lists the networks",
         "pod-warning": "mend what it names; kubectl logs and the events of that pod tell more",
         "storage": "look at that server or disk (dmesg there); it is no fault of the network between GPUs",
         "blocked": "look what it waits for (its stack in dmesg; storage, a driver)",
@@ -171,7 +184,7 @@ ACTIONS: Final = {
 """Codes of evidence, and what to do about it: for what goes over a network, within a host, for both; what is beside
 them explains no rate.
 """
-PASSING: Final = frozenset({"nvlink-groups", "mpi-says"})
+PASSING: Final = frozenset({"nvlink-groups", "mpi-says", "libfabric-warns"})
 """Codes of evidence that healthy hosts have as well."""
 _TRANSPORT: Final = re.compile(
     r"^#? *(?:resource \d+ +: +md \d+ +dev \d+ +flags \S+ |Transport: )([a-z]+)[\w]*(?:/(\S+))?"

@@ -46,6 +46,7 @@ KINDS: Final = (
     ),
     Evidence("no-rdma", re.compile(r"provider (efa|cxi|verbs) output empty list"), "libfabric finds no NIC for {}"),
     Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
+    Evidence("nic-closed", re.compile(r"NCCL WARN Call to ibv_open_device failed"), "NCCL cannot open a NIC"),
     Evidence(
         "rdma-failed",
         re.compile(r"Got completion .*?\b(?:error |status=)(\d+)"),
