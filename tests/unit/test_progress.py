@@ -203,6 +203,10 @@ EXAMPLES: Final = (
     # kubeflow/mpi-operator#152, openucx/ucc#284
     ("  Remote daemon: [[43015,0],20] on node worker-19", "job-failed", "worker-19"),
     ("[dgx1:3:0] tl_cuda_cache.c:231  UCC  ERROR ipc-cache: failed to open ipc mem handle", "job-failed", "ipc-cache"),
+    ("NVRM: GPU 0000:98:00.0: RmInitAdapter failed! (0x62:0x65:1792)", "job-failed", "0x65"),
+    ("ib_md.c:1700 UCX  ERROR ibv_open_device(mlx5_bond_0) failed: No such file", "job-failed", "mlx5_bond_0"),
+    ("(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, line no 272", "job-failed", "gpu-bind"),
+    ("eager_rcv.c:83   UCX Assertion `length >= hdr_len' failed", "job-failed", "hdr_len"),
     # openpmix/openpmix#3559, pmix/pmix-standard#363, open-mpi/ompi#166
     ("srun: error: Node failure on c0091", "job-failed", "c0091"),
     ("  pmix_psec_base_open failed", "job-failed", "pmix_psec"),
@@ -372,11 +376,18 @@ SAMPLES: Final = (
         "device handle for GPU 0000:03:00.0: GPU is lost",
         "returned NV_ERR_RESET_REQUIRED",
     ),
+    (
+        "NVRM: GPU 0000:98:00.0: RmInitAdapter failed! (0x62:0x65:1792)",
+        "NVRM: No NVIDIA graphics adapter probed!",
+        "NVRM: The NVIDIA probe routine was not called for 3 device(s).",
+    ),
     ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",),
     (
         "srun: error: Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
         "srun: error: task 0 launch failed: Plugin initialization failed",
         "srun: error: Unable to create step for job 2: Memory required by task is not available",
+        "srun: error: Unable to allocate resources: Requested node configuration is not available",
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
     ),
     (
         "invalid device ordinal",
@@ -392,7 +403,11 @@ SAMPLES: Final = (
         "CUDA error: all CUDA-capable devices are busy or unavailable",
     ),
     ("synDeviceAcquire(&a, b) failed", "RuntimeError: synStatus=26 [Generic failure] Device acquire failed."),
-    ("Driver/library version mismatch", "Failed to initialize NVML: Unknown Error"),
+    (
+        "Driver/library version mismatch",
+        "Failed to initialize NVML: Unknown Error",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+    ),
     ("RuntimeError: Distributed package doesn't have NCCL built in",),
     ("ValueError: environment variable RANK expected, but not set",),
     (
@@ -485,7 +500,10 @@ SAMPLES: Final = (
         "no address associated with hostname",
         "nslookup: can't resolve 'master-0'",
     ),
-    ("MPICH suspects a hang due to completion queue exhaustion",),
+    (
+        "MPICH suspects a hang due to completion queue exhaustion",
+        "libfabric:4:16:cxi:core:cxip_ux_onload_cb():2444<warn> RXC (0xe910:7:0): Flow control triggered due",
+    ),
     (
         "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
         "Barrier timed out. Id: [Init]Wait_for_all::0. This",
@@ -627,6 +645,15 @@ SAMPLES: Final = (
         "PML ucx cannot be selected",
         '  --> Returned "Unreachable" (-12) instead of "Success" (0)',
     ),
+    (
+        "UCX  ERROR ibv_open_device(mlx5_bond_0) failed: No such file or directory",
+        "UCX  ERROR rdma_create_event_channel failed: No such file or directory",
+    ),
+    (
+        "(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, CUDA_ERROR_INVALID_VALUE, line no 272",
+        "cudaIpcOpenMemHandle failed: 1",
+        "hipIpcGetMemHandle() error 17",
+    ),
     ("UCC  ERROR ipc-cache: failed to open ipc mem handle",),
     ("[rc1][[5,1],4][btl_openib.c:222:adjust_cq] cannot resize completion queue, error: 16",),
     ("MPIR_Bcast_intra(225)..: Failure during collective", "internal_Init(67): message sizes do not match"),
@@ -638,6 +665,10 @@ SAMPLES: Final = (
     ),
     ("A requested component was not found, or was unable to be opened", "pmix_psec_base_open failed"),
     ("srun: error: Node failure on n1",),
+    (
+        "Assertion failed in file ../src/mpid/cray_gpu_ops.c at line 188: mpi_errno == MPI_SUCCESS",
+        "eager_rcv.c:83   UCX Assertion `length >= hdr_len' failed",
+    ),
     ("BAD TERMINATION OF ONE OF YOUR",),
     (
         "Root Cause (first observed failure)",

@@ -340,6 +340,16 @@ FAILURES: Final = (
         "drain the host, check the GPU (dmesg, nvidia-smi -q, dcgmi diag -r 3), and reset it",
     ),
     Failure(
+        r"NVRM: (?:GPU \S{1,20} )?(RmInitAdapter failed.{0,30}|No NVIDIA (?:graphics adapter|GPU|devices?)\b.{0,20}"
+        r"|The NVIDIA probe routine was not called)",
+        "",
+        "the driver does not start a GPU ({})",
+        "another driver that holds it (nouveau, vfio), one that is too old or of the other kind (open, proprietary) "
+        "for it, its firmware (GSP), its slot or power",
+        "look at dmesg (NVRM, AER) and lspci -k; try another version of the driver, then a cold start; compare with a "
+        "GPU that works in that slot",
+    ),
+    Failure(
         r"HW Exception by GPU .{0,99}?(GPU Hang)",
         "",
         "a GPU hangs ({})",
@@ -348,11 +358,12 @@ FAILURES: Final = (
     ),
     Failure(
         r"srun: error: (?:Task launch for \S{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
-        r"|Unable to create step for job \d+: (.{1,99}))",
+        r"|Unable to (?:create step for job \d+|allocate resources): (.{1,99}))"
+        r"|sbatch: error: Batch job submission failed: (.{1,99})",
         "the launcher starts ranks",
-        "Slurm does not start the step ({})",
-        "options of srun that ask for other CPUs, memory or GPUs than the job has, a plugin that fails on that node",
-        "give srun the options of the job alone, and look at slurmd's log on that node",
+        "Slurm does not start it ({})",
+        "options that ask for other CPUs, memory, GPUs or accounts than there are or the job has, a plugin that fails",
+        "compare them with sinfo -Nel and scontrol show node (Gres); in a job give srun no others than the job has",
     ),
     Failure(
         r"'?(invalid device ordinal|CUDA-capable device\(s\) is/are busy or unavailable"
@@ -374,10 +385,11 @@ FAILURES: Final = (
         "compare hl-smi on the host and in the container, and the ranks with the devices there",
     ),
     Failure(
-        r"(Driver/library version mismatch)|Failed to initialize (NVML: Unknown Error)",
+        r"(Driver/library version mismatch)|Failed to initialize (NVML: Unknown Error)"
+        r"|(couldn't communicate with the NVIDIA driver)",
         "",
         "the driver of the GPUs does not answer ({})",
-        "a driver that was updated while it ran, a container that lost its devices",
+        "a driver that is not loaded or was updated while it ran, a container that lost its devices",
         "restart the host, or the container (nvidia-smi has to work in it)",
     ),
     Failure(
@@ -518,9 +530,9 @@ FAILURES: Final = (
         "ask for it on all hosts (getent hosts NAME), or give an address",
     ),
     Failure(
-        r"due to completion queue exhaustion",
+        r"due to (completion queue exhaustion)|cxi:\S{1,99}<warn> .{0,40}(Flow control triggered)",
         _CALL,
-        "the completion queue of a NIC of Slingshot is full",
+        "a NIC of Slingshot has no place for more messages ({})",
         "more messages under way at once than it has places",
         "set FI_CXI_DEFAULT_CQ_SIZE=131072, or FI_CXI_RX_MATCH_MODE=hybrid",
     ),
@@ -756,6 +768,20 @@ FAILURES: Final = (
         "leave these options out, or give --mca pml ob1 --mca btl self,vader,tcp (vader is sm since 5.0)",
     ),
     Failure(
+        r"UCX  ERROR (?:ibv_open_device\((\S{1,64})\)|(rdma_create_event_channel)) failed",
+        _CONNECT,
+        "UCX cannot open a NIC ({})",
+        "a container without /dev/infiniband, or without rights to it",
+        "give the container its devices (docker run --device /dev/infiniband; a device plugin in Kubernetes)",
+    ),
+    Failure(
+        r"(?:cu|cuda|hip)Ipc(?:Open|Get)MemHandle\w{0,9}(?:\(\))?:? (invalid \w{1,40}|fail\w{0,3}|error\b.{0,40})",
+        _CONNECT,
+        "processes do not share the memory of their GPUs ({})",
+        "Slurm or a container hides the GPUs of the other ranks of the host",
+        "let every rank see all GPUs of its host (srun --gpu-bind=none), and choose by local rank",
+    ),
+    Failure(
         r"UC[CX]  ERROR (.{1,99})",
         "",
         "UCX or UCC failed ({})",
@@ -779,7 +805,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"\*\*\* An error occurred in (MPI_\w{1,40})|Open MPI (OFI MTL) is aborting"
-        r"|Fatal error in ((?:internal_|P?MPI_)\w{1,40})",
+        r"|Fatal error in ((?:internal_|P?MPIR?_)\w{1,40}(?:: (?!Other MPI)[\w ]{3,40}(?=, error stack))?)",
         "",
         "a call of MPI failed ({})",
         "an error of the transport below it, arguments that do not fit the call, another rank that ended",
@@ -801,6 +827,13 @@ FAILURES: Final = (
         "that host hangs, has too little memory, or its network or slurmd broke; slurmctld or slurmstepd may have been "
         "too busy to answer",
         "look at its reason (scontrol show node, sinfo -R), at dmesg and at slurmd's log there",
+    ),
+    Failure(
+        r"Assertion failed in file (\S{1,200} at line \d+: .{1,99})|(?:^|\s)Assertion [`'](.{1,99})' failed",
+        "",
+        "a library or program stopped itself ({})",
+        "a bug of it, or libraries of versions that do not fit each other",
+        "look for that line among its known issues, and try another version of it",
     ),
     Failure(
         r"BAD TERMINATION OF ONE OF YOUR",
@@ -839,7 +872,8 @@ _MAY_FAIL: Final = re.compile(
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
-    r"|equested component|\]\[btl_|base_open|Node failure|^(?:P?MPI|internal_)\w+\("
+    r"|equested component|Flow control|NVRM: |couldn't comm|Ipc(?:Open|Get)"
+    r"|\]\[btl_|base_open|Node failure|^(?:P?MPI|internal_)\w+\("
 )
 """In every line that is about a failure, and found faster than the signs."""
 _GOES_ON: Final = re.compile(
