@@ -49,6 +49,10 @@ LINES: Final = (
     ("CPU3: Core temperature above threshold, cpu clock throttled", "hot", "Core"),
     ("   Reason=gres/gpu count reported lower (0 < 1) [slurm@2024-12-19T11:03:34]", "node-drained", "0 < 1"),
     ("libfabric:85:17::core:core:fi_getinfo_():1392<warn> no provider", "libfabric-warns", "no provider"),
+    ("job-master-0      0/2     CrashLoopBackOff   8     2m32s", "pod-warning", "job-master-0"),
+    ("back-off 40s restarting failed container=pytorch pod=simple-0_x(2e06) {}", "pod-warning", "simple-0"),
+    ("libibverbs: Warning: no userspace device-specific driver found for /sys/class/uverbs1", "no-driver", "uverbs1"),
+    ("NVML: Unable to retrieve NVLink information as all links are inActive", "nvlink-down", "all"),
     ("     rx_discards_phy: 5142", "nic-errors", "5142"),
     ("link mlx5_0/1 state DOWN physical_state DISABLED netdev eth0", "port-down", "mlx5_0"),
 )
@@ -70,6 +74,7 @@ HEALTHY: Final = (
     "     rx_discards_phy: 0",
     "libfabric:85:17::core:core:fi_getinfo_():1392<info> no provider",
     "   Reason=none",
+    "job-worker-1      1/1     Running            0          3m1s",
     "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth0",
 )
 
@@ -181,3 +186,11 @@ def test_a_help_message_of_open_mpi_is_the_answer_if_nothing_else_is(tmp_path: P
 
 def test_a_timeout_of_a_test_is_none_of_nccl_tests(tmp_path: Path) -> None:
     assert answered(tmp_path, "3: Test timeout computed to be: 10000000\n").code == "not-a-log"
+
+
+def test_what_failed_may_stand_in_the_prose_around_fences(tmp_path: Path) -> None:
+    text = "{}\nSome facts:\n```\n{}```\n"
+    active = DEVICE.format(0, "ACTIVE")
+    failed = answered(tmp_path, text.format("Error: Transport retry count exceeded on mlx5_0:1/RoCE", active))
+    assert (failed.code, "line 1" in failed.answer) == ("job-failed", True)
+    assert answered(tmp_path, text.format("Why is it slow?", active)).code == "no-results"

@@ -29,13 +29,16 @@ SIGN: Final = re.compile(
     rb"|resource \d+ +: +md \d+ +dev \d+ +flags|# +Transport: \w|cfg#\d+ tag\(|I/O error, dev "
     rb"|: server \S+ not responding|blocked for more than \d+ seconds|temperature (?:is )?above threshold"
     rb"|Link \d+: (?:Replay|Recovery|CRC)[\w ]{0,20} Errors:|^hca_id:\s|^link \S+/\d+ .*physical_state"
-    rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|libfabric:\d+:\d*:\S*<warn>|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
+    rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|libfabric:\d+:\d*:\S*<warn>|all links are inActive|libibverbs: Warning"
+    rb"|^\S+ +\d+/\d+ +(?:Init:)?(?:CrashLoop|Error|OOMK|ErrIm|ImagePull|Evict|Pending|CreateCont)"
+    rb"|back-off \S+ restart|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
 )
 """In a text that has such lines, and perhaps no results."""
 LIKELY: Final = (
     "PCIe|Slowdown|Remapping|Uncorrectable|[|] Fail|NvLink link|Fabric|NV_WARN_N|service: |Warning  |cfg#"
     "|EDAC|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
-    "|^Reason=|<warn>|link_downed|out_of_|CRC|^link |hca_id|state:"
+    "|^Reason=|<warn>|inActive|back-off|libibverbs|\\d/\\d+ +(?:Init|Cra|Err|OOM|Ima|Evi|Pen|Unk|Creat)"
+    "|link_downed|out_of_|CRC|^link |hca_id|state:"
 )
 """One of which is in every line of these kinds."""
 KINDS: Final = (
@@ -76,6 +79,7 @@ KINDS: Final = (
     Evidence("no-fabric", re.compile(r"^State +: (In Progress|Not Started)"), "NVSwitch is not set up (Fabric: {})"),
     Evidence("no-nvswitch", re.compile(r"NV_WARN_NOTHING_TO_DO"), "nvidia-fabricmanager finds no NVSwitch"),
     Evidence("nvlink-down", re.compile(r"NvLink link (\d+) is currently down"), "NVLink {} is down (DCGM)"),
+    Evidence("nvlink-down", re.compile(r"all links are inActive"), "all NVLinks of a GPU are down"),
     Evidence(
         "nvlink-errors",
         re.compile(r"Link (\d+): ((?:Replay|Recovery|CRC)[\w ]{0,20}) Errors: ([1-9]\d*)"),
@@ -101,6 +105,26 @@ KINDS: Final = (
             r"(?:.*?\b(?=error [a-z]))?(\S(?: ?\S){0,159})"
         ),
         "Kubernetes warns of a pod ({}: {})",
+    ),
+    Evidence(
+        "pod-warning",
+        re.compile(
+            r"^(\S+) +\d+/\d+ +((?:Init:)?(?:CrashLoopBackOff|Error|OOMKilled)|ErrImagePull|ImagePullBackOff|Evicted"
+            r"|Pending|Unknown|CreateContainer(?:Config)?Error)\b"
+        ),
+        "Kubernetes does not run pod {} ({})",
+    ),
+    Evidence(
+        "pod-warning",
+        re.compile(r"back-off \S+ restarting failed container=(\S+) pod=([\w.-]+)"),
+        "Kubernetes starts container {} of pod {} again and again",
+    ),
+    Evidence(
+        "no-driver",
+        re.compile(
+            r"libibverbs: Warning: (?:no userspace device-specific driver found for|couldn't load driver) (\S+)"
+        ),
+        "libibverbs has no driver for a NIC ({})",
     ),
     Evidence(
         "service-failed",
@@ -149,6 +173,7 @@ ACTIONS: Final = {
     "network-path": {
         "ucx-tcp": "let UCX see the NIC (ibv_devinfo there; ucx_info -d has to list rc; UCX_TLS, UCX_NET_DEVICES); it "
         "has to be built with verbs",
+        "no-driver": "install it (rdma-core, libmlx5), if that NIC is to be used",
         "nic-errors": "look whether it grows during a run; then cable, module and port, or flow control (PFC, ECN)",
     },
     "host-path": {
@@ -172,7 +197,7 @@ ACTIONS: Final = {
         "node-drained": "mend what it names (slurmd -C and slurmd's log there), then scontrol update nodename=NAME "
         "state=resume",
         "libfabric-warns": "FI_LOG_LEVEL=info tells more; fi_info lists the networks",
-        "pod-warning": "mend what it names; kubectl logs and the events of that pod tell more",
+        "pod-warning": "mend what it names; kubectl logs --previous and kubectl describe of that pod tell more",
         "storage": "look at that server or disk (dmesg there); it is no fault of the network between GPUs",
         "blocked": "look what it waits for (its stack in dmesg; storage, a driver)",
         "host-memory": "have the module replaced that edac-util names",
@@ -184,7 +209,7 @@ ACTIONS: Final = {
 """Codes of evidence, and what to do about it: for what goes over a network, within a host, for both; what is beside
 them explains no rate.
 """
-PASSING: Final = frozenset({"nvlink-groups", "mpi-says", "libfabric-warns"})
+PASSING: Final = frozenset({"nvlink-groups", "mpi-says", "libfabric-warns", "no-driver"})
 """Codes of evidence that healthy hosts have as well."""
 _TRANSPORT: Final = re.compile(
     r"^#? *(?:resource \d+ +: +md \d+ +dev \d+ +flags \S+ |Transport: )([a-z]+)[\w]*(?:/(\S+))?"

@@ -405,9 +405,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
             is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
-            _read_messages(
-                name, file, pasted, (_FAILURE, _MESSAGES, _HARDWARE) if is_sentence else (_FAILURE, _HARDWARE)
-            )
+            readers = (_FAILURE, _MESSAGES, _HARDWARE) if is_sentence else (_FAILURE, _HARDWARE)
+            _read_messages(name, file, pasted, readers)
+            if pasted.fenced:  # what failed may stand in the prose around fences that say nothing of it
+                _read_messages(name, file, replace(pasted, fenced=False), (_FAILURE,))
         is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
         if has_steps and (reader is _TABLE or is_unread):
             raise _of_training(name, file) from error
@@ -493,7 +494,7 @@ def _read_messages(name: str, file: IO[bytes], pasted: paste.Paste, readers: Ite
             if reader.sign.search(ends) is not None:
                 _read(name, file, reader, pasted)
         except LogError as error:
-            if error.code != "no-results":
+            if error.code != "no-results" and not (reader is _HARDWARE and error.code == "hang"):
                 raise
 
 
