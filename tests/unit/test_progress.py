@@ -381,13 +381,19 @@ SAMPLES: Final = (
         "NVRM: No NVIDIA graphics adapter probed!",
         "NVRM: The NVIDIA probe routine was not called for 3 device(s).",
     ),
-    ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",),
+    (
+        "HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",
+        "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=61",
+        "amdgpu 0000:c5:00.0: amdgpu: MES failed to respond to msg=REMOVE_QUEUE",
+        "amdgpu 0000:c5:00.0: amdgpu: GPU reset begin!. Source:  3",
+    ),
     (
         "srun: error: Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
         "srun: error: task 0 launch failed: Plugin initialization failed",
         "srun: error: Unable to create step for job 2: Memory required by task is not available",
         "srun: error: Unable to allocate resources: Requested node configuration is not available",
         "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+        "sbatch: error: !!! slurm_job_submit ERROR: 302 submitted a job without specifying an account",
     ),
     (
         "invalid device ordinal",

@@ -350,7 +350,8 @@ FAILURES: Final = (
         "GPU that works in that slot",
     ),
     Failure(
-        r"HW Exception by GPU .{0,99}?(GPU Hang)",
+        r"HW Exception by GPU .{0,99}?(GPU Hang)"
+        r"|amdgpu.{0,80}?(ring \S{1,30} timeout|MES failed to respond\b.{0,40}|GPU reset begin)",
         "",
         "a GPU hangs ({})",
         "a kernel that does not end, memory or a link of that GPU",
@@ -359,7 +360,7 @@ FAILURES: Final = (
     Failure(
         r"srun: error: (?:Task launch for \S{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
         r"|Unable to (?:create step for job \d+|allocate resources): (.{1,99}))"
-        r"|sbatch: error: Batch job submission failed: (.{1,99})",
+        r"|sbatch: error: (?:Batch job submission failed: (?!Unspecified)|.{0,20}slurm_job_submit ERROR: )(.{1,99})",
         "the launcher starts ranks",
         "Slurm does not start it ({})",
         "options that ask for other CPUs, memory, GPUs or accounts than there are or the job has, a plugin that fails",
@@ -872,7 +873,7 @@ _MAY_FAIL: Final = re.compile(
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
-    r"|equested component|Flow control|NVRM: |couldn't comm|Ipc(?:Open|Get)"
+    r"|equested component|amdgpu|Flow control|NVRM: |couldn't comm|Ipc(?:Open|Get)"
     r"|\]\[btl_|base_open|Node failure|^(?:P?MPI|internal_)\w+\("
 )
 """In every line that is about a failure, and found faster than the signs."""
