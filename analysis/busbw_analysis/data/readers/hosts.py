@@ -29,7 +29,8 @@ SIGN: Final = re.compile(
     rb"|resource \d+ +: +md \d+ +dev \d+ +flags|# +Transport: \w|cfg#\d+ tag\(|I/O error, dev "
     rb"|: server \S+ not responding|blocked for more than \d+ seconds|temperature (?:is )?above threshold"
     rb"|Link \d+: (?:Replay|Recovery|CRC)[\w ]{0,20} Errors:|^hca_id:\s|^link \S+/\d+ .*physical_state"
-    rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|libfabric:\d+:\d*:\S*<warn>|all links are inActive|libibverbs: Warning"
+    rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|update_node: node \S+ reason|Node state check: "
+    rb"|libfabric:\d+:\d*:\S*<warn>|all links are inActive|libibverbs: Warning"
     rb"|^\S+ +\d+/\d+ +(?:Init:)?(?:CrashLoop|Error|OOMK|ErrIm|ImagePull|Evict|Pending|CreateCont)"
     rb"|back-off \S+ restart|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
 )
@@ -37,7 +38,8 @@ SIGN: Final = re.compile(
 LIKELY: Final = (
     "PCIe|Slowdown|Remapping|Uncorrectable|[|] Fail|NvLink link|Fabric|NV_WARN_N|service: |Warning  |cfg#"
     "|EDAC|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
-    "|^Reason=|<warn>|inActive|back-off|libibverbs|\\d/\\d+ +(?:Init|Cra|Err|OOM|Ima|Evi|Pen|Unk|Creat)"
+    "|^Reason=|update_node|state check|libfabric provider"
+    "|<warn>|inActive|back-off|libibverbs|\\d/\\d+ +(?:Init|Cra|Err|OOM|Ima|Evi|Pen|Unk|Creat)"
     "|link_downed|out_of_|CRC|^link |hca_id|state:"
 )
 """One of which is in every line of these kinds."""
@@ -121,9 +123,7 @@ KINDS: Final = (
     ),
     Evidence(
         "no-driver",
-        re.compile(
-            r"libibverbs: Warning: (?:no userspace device-specific driver found for|couldn't load driver) (\S+)"
-        ),
+        re.compile(r"libibverbs: Warning: no userspace device-specific driver found for (\S+)"),
         "libibverbs has no driver for a NIC ({})",
     ),
     Evidence(
@@ -141,7 +141,10 @@ KINDS: Final = (
     ),
     Evidence(
         "node-drained",
-        re.compile(r"^Reason=(\S.{2,140}?) \[[\w.-]+@\d{4}-"),
+        re.compile(
+            r"^Reason=(\S.{2,140}?) \[[\w.-]+@\d{4}-|update_node: node (\S+ reason set to: \S.{2,80})"
+            r"|Node state check: (\S.{2,120})"
+        ),
         "Slurm does not use a host, or lost it ({})",
     ),
     Evidence(

@@ -81,6 +81,11 @@ KINDS: Final = (
         re.compile(r"NET/OFI Selected [Pp]rovider is (tcp|sockets)\b"),
         "the network plugin sends over sockets (libfabric's provider {})",
     ),
+    Evidence(
+        "sockets",
+        re.compile(r"MPI startup\(\): libfabric provider: ((?:tcp|sockets|udp)\b\S*)"),
+        "Intel MPI sends over sockets (libfabric's provider {})",
+    ),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
         "no-peers",
@@ -297,7 +302,7 @@ class Paths:
             self._interface = f" of {match[1]}"
         for kind in KINDS:
             if (match := kind.pattern.search(text)) is not None:
-                yield kind.code, kind.text.format(*match.groups(), interface=self._interface)
+                yield kind.code, kind.text.format(*filter(None, match.groups()), interface=self._interface)
         if (match := _PORT.search(text)) is not None:
             name, port, layer, speed = match.groups()
             layer = {"IB": "InfiniBand", "RoCE": "Ethernet"}[layer]
