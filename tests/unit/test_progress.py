@@ -207,6 +207,9 @@ EXAMPLES: Final = (
     ("ib_md.c:1700 UCX  ERROR ibv_open_device(mlx5_bond_0) failed: No such file", "job-failed", "mlx5_bond_0"),
     ("(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, line no 272", "job-failed", "gpu-bind"),
     ("eager_rcv.c:83   UCX Assertion `length >= hdr_len' failed", "job-failed", "hdr_len"),
+    ("modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument", "job-failed", "nv_peer_mem"),
+    ("transport.cpp:275: init failed for transport: IBGDA", "job-failed", "IBGDA"),
+    ("Failed to exchange data between server and clients", "job-failed", "versions"),
     # openpmix/openpmix#3559, pmix/pmix-standard#363, open-mpi/ompi#166
     ("srun: error: Node failure on c0091", "job-failed", "c0091"),
     ("  pmix_psec_base_open failed", "job-failed", "pmix_psec"),
@@ -590,6 +593,17 @@ SAMPLES: Final = (
     ),
     ("Not enough slots available", "not enough slots available"),
     (
+        "modprobe: ERROR: could not insert 'nv_peer_mem': Unknown symbol in module",
+        "modprobe: FATAL: Module nvidia_peermem not found in directory",
+        "nv_peer_mem: Unknown symbol ib_register_peer_memory_client (err 0)",
+    ),
+    (
+        "WARN: init failed for remote transport: ibrc",
+        "transport.cpp:287: Unable to initialize any transports. returning error.",
+        "ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar",
+        "WARN: device mlx5_0 cannot allocate buffer on the specified memory type. Skipping...",
+    ),
+    (
         "ORTE has lost communication with a remote daemon",
         "PRTE has lost communication with a remote daemon",
         "  Remote daemon: [[43015,0],20] on node worker-19",
@@ -620,6 +634,12 @@ SAMPLES: Final = (
         "ImportError: libnccl.so.2: cannot open shared object file",
     ),
     ("Couldn't connect to node1", "Unable to init the socket connection", "Unable to open the socket connection"),
+    (
+        "Event: RDMA_CM_EVENT_REJECTED; error: -111.",
+        "Event: RDMA_CM_EVENT_ADDR_ERROR; error: -19.",
+        "Failed to exchange data between server and clients",
+        "ethernet_read_keys: Couldn't read remote address",
+    ),
     (
         "Couldn't allocate MR",
         "couldn't allocate mr",

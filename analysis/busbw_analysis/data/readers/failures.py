@@ -664,6 +664,24 @@ FAILURES: Final = (
         "give it (--host A:8,B:8, or slots=8 in the file of hosts), or --oversubscribe",
     ),
     Failure(
+        r"modprobe: (?:ERROR|FATAL): (?:could not insert '([\w-]{1,40})'|Module (\S{1,40}) not found)"
+        r"|([\w-]{1,40}: Unknown symbol \w{1,60})",
+        "",
+        "a kernel module is not loaded ({})",
+        "it was built for another kernel, or before the drivers (OFED, NVIDIA) that it needs; Secure Boot",
+        "build it again after those (dkms), and look at dmesg; nvidia-peermem comes with NVIDIA's driver",
+    ),
+    Failure(
+        r"init failed for (?:remote )?transport: ?(\w{1,20})|(Unable to initialize any transports)"
+        r"|cannot allocate (mlx5dv_devx_uar)|device \S{1,40} (cannot allocate buffer on the specified memory type)",
+        _CONNECT,
+        "NVSHMEM sets up no transport ({})",
+        "IBGDA without the driver's options (PeerMappingOverride=1), a container without rights to the NIC "
+        "(/dev/infiniband, privileged), nvidia-peermem or gdrcopy that is not loaded, NICs other than mlx5",
+        "check these on all hosts; NVSHMEM_DEBUG=TRACE tells which NIC it refuses, NVSHMEM_IB_ENABLE_IBGDA=0 does "
+        "without IBGDA",
+    ),
+    Failure(
         r"(?:ORTE|PRTE) has lost communication|Remote daemon: \[\[\d+,\d+\],\d+\] on node (\S{1,255})",
         "",
         "mpirun lost a host ({})",
@@ -683,7 +701,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"error while loading shared libraries: (\S{1,200}?):|Failed to load NCCL library from ([^\s*]{1,200})"
-        r"|ImportError: (\S{1,200}): cannot open shared object file",
+        r"|ImportError: (\S{1,200}): cannot open shared object file|MPI startup\(\): cannot open dynamic library (\S+)",
         "the launcher starts ranks",
         "the library {} is not found",
         "LD_LIBRARY_PATH is not passed to other hosts, or lacks its folder",
@@ -695,6 +713,14 @@ FAILURES: Final = (
         "the client of perftest does not reach its server ({})",
         "the server is not started or has ended, a firewall closes its port (18515)",
         "start the server first, and try another port (-p)",
+    ),
+    Failure(
+        r"RDMA_CM_EVENT_(REJECTED|UNREACHABLE|\w{3,9}_ERROR)|(Failed to exchange data between server)"
+        r"|(Couldn't read remote address)",
+        "client and server meet",
+        "the two sides of perftest do not agree, or one of them ended ({})",
+        "other options or another version at the other side, its own error, a route that RDMA CM does not find (-R)",
+        "compare commands and versions of both sides, and read the other side's end; try without -R, or with -x",
     ),
     Failure(
         r"(?:[Cc]ouldn't allocate|[Ff]ailed to create).{0,20}(?:MR|mr)\b|ibv_reg_mr\w* failed.{0,20}(?:MR|mr|failed)\b",
@@ -873,7 +899,8 @@ _MAY_FAIL: Final = re.compile(
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
-    r"|equested component|amdgpu|Flow control|NVRM: |couldn't comm|Ipc(?:Open|Get)"
+    r"|equested component|RDMA_CM_EVENT|cannot open dyn|Unknown sym|annot allocate"
+    r"|amdgpu|Flow control|NVRM: |couldn't comm|Ipc(?:Open|Get)"
     r"|\]\[btl_|base_open|Node failure|^(?:P?MPI|internal_)\w+\("
 )
 """In every line that is about a failure, and found faster than the signs."""

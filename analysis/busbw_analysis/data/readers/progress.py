@@ -60,7 +60,7 @@ HANG: Final = Phase(
     "",
     "",
     "a rank that did not start or does not make the call, an interface or NIC that other hosts do not reach",
-    "run it again with NCCL_DEBUG=INFO, and compare the last lines of all ranks",
+    "run it again with NCCL_DEBUG=INFO (MPI: I_MPI_DEBUG=6, UCX_LOG_LEVEL=info); compare the last lines of all ranks",
 )
 """Of which a text says only that there is one."""
 HELPING: Final = {
