@@ -188,6 +188,22 @@ def test_a_help_message_of_open_mpi_is_the_answer_if_nothing_else_is(tmp_path: P
     assert "signal 9" in failed.answer
 
 
+def test_a_word_in_a_help_message_is_no_hang(tmp_path: Path) -> None:
+    text = "WARNING: A device of Open MPI was late. Receivers retry timeout\nerrors before.\n\n  Local host: n24\n"
+    refused = answered(tmp_path, f"{RULE}\n{text}{RULE}\n")
+    assert (refused.code, "n24" in refused.answer) == ("messages", True)
+
+
+def test_counters_of_a_nic_and_one_unused_port(tmp_path: Path) -> None:
+    path = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/"
+    assert "2705" in answered(tmp_path, f"{path}lifespan:12\n{path}local_ack_timeout_err:2705\n").answer
+    link = "link mlx5_{}/1 state {} physical_state {} netdev eth{}\n"
+    down, active = link.format(0, "DOWN", "DISABLED", 0), link.format(1, "ACTIVE", "LINK_UP", 1)
+    assert "mlx5_0" in answered(tmp_path, down).answer
+    assert "mlx5_0" not in answered(tmp_path, down + active).answer
+    assert "mlx5_1" in answered(tmp_path, link.format(1, "DOWN", "POLLING", 1) + active).answer, "it flaps"
+
+
 def test_a_timeout_of_a_test_is_none_of_nccl_tests(tmp_path: Path) -> None:
     assert answered(tmp_path, "3: Test timeout computed to be: 10000000\n").code == "not-a-log"
 

@@ -327,14 +327,15 @@ class Draft:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
         of_people = self.tool == "table" and self.progress.phase is None
         end = None if of_people else self.progress.end(self._notes)
-        if end is not None and self.progress.hangs:
+        is_word = bool(told and self.help.said) and self.progress.phase is None  # "timeout", of a help message
+        if end is not None and self.progress.hangs and not is_word:
             message = f"a log of {self.tool} without results: {end.answer}"
             error = LogError(message, [*end.lines, *facts, *seen], code="hang", log=self.source)
             error.follows = end.follows
             raise error
         others = [fact for fact in seen if told is None or fact[1] != told[0]]
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
-        if end is not None or (facts and not reasons):
+        if (end is not None and not is_word) or (facts and not reasons):
             where = "" if end is None else f"; {end.answer}"
             message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
             do = [] if end is None else [("Do", f"add the rows or errors that follow; if it hangs there, {end.action}")]

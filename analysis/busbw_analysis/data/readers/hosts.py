@@ -32,7 +32,7 @@ SIGN: Final = re.compile(
     rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|update_node: node \S+ reason|Node state check: "
     rb"|libfabric:\d+:\d*:\S*<warn>|all links are inActive|libibverbs: Warning"
     rb"|^\S+ +\d+/\d+ +(?:Init:)?(?:CrashLoop|Error|OOMK|ErrIm|ImagePull|Evict|Pending|CreateCont)"
-    rb"|back-off \S+ restart|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
+    rb"|/hw_counters/|(?:_phy|out_of_buffer): [1-9]|back-off \S+ restart|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
 )
 """In a text that has such lines, and perhaps no results."""
 LIKELY: Final = (

@@ -281,6 +281,8 @@ _RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
 """Gbit/s."""
 _LAYER: Final = re.compile(r"\s*(?:Link |link_)layer:\s{1,9}(InfiniBand|Ethernet)\b")
 _LINK: Final = re.compile(r"Lnk(Cap|Sta):.*?Speed ([\d.]+)GT/s.*?, Width x(\d+)")
+_RDMA: Final = re.compile(r"link (\S+)/\d+ .*?\bstate (\w+) physical_state")
+"""A line of ``rdma link``."""
 _AT_REST: Final = 2.5
 """GT/s of a link that nobody uses."""
 
@@ -292,7 +294,7 @@ class Paths:
         self.ports: dict[str, RdmaPort] = {}
         self.is_connected = False
         """Whether a port is active."""
-        self._able = (0.0, 0)
+        self._able, self._down = (0.0, 0), set[str]()
         self._device, self._rated, self._active = "", "", False
         self._interface = ""
 
@@ -316,6 +318,10 @@ class Paths:
 
     def _port(self, text: str) -> Iterator[tuple[str, str]]:
         """Note state, rate and layer of the port of a device; one that is not active is evidence."""
+        if (match := _RDMA.match(text)) is not None:
+            if match[2] != "ACTIVE":
+                self._down.add(match[1])
+            self.is_connected = self.is_connected or match[1] not in self._down
         if self._device and (match := _STATE.match(text)) is not None:
             self._active = match[1].upper() == "ACTIVE"
             self.is_connected = self.is_connected or self._active
