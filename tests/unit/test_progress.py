@@ -650,7 +650,8 @@ SAMPLES: Final = (
     ),
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
-    ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
+    ("srun: error: Node failure on n1", "*** JOB 4 ON n1 CANCELLED AT 2025-06-26T14:20:28 DUE TO NODE FAILURE, SEE"),
+    ("DUE TO TIME LIMIT", "DUE TO PREEMPTION"),
     ("neither nv_peer_mem, or nvidia_peermem detected",),
     ("Invalid value when checking the pattern",),
     (
@@ -690,7 +691,6 @@ SAMPLES: Final = (
         "Fatal error in internal_Isend",
     ),
     ("A requested component was not found, or was unable to be opened", "pmix_psec_base_open failed"),
-    ("srun: error: Node failure on n1",),
     (
         "Assertion failed in file ../src/mpid/cray_gpu_ops.c at line 188: mpi_errno == MPI_SUCCESS",
         "eager_rcv.c:83   UCX Assertion `length >= hdr_len' failed",
@@ -956,7 +956,7 @@ def test_a_cause_comes_before_what_follows_from_it(tmp_path: Path) -> None:
     assert "find_unused_parameters" in str(refused(tmp_path, f"{IN_NCCL}remote process exited or\n{grads}{summary}"))
     timeout = "[E] [Rank 0] Some NCCL operations have failed or timed out.\n"
     limit = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-04-01T10:20:33 DUE TO NODE FAILURE ***\n"
-    assert "Slurm ended it" in refused(tmp_path, f"{timeout}{limit}").answer
+    assert "Slurm lost a host" in refused(tmp_path, f"{timeout}{limit}").answer
     away = f"{NCCL}Net : Connect to 192.168.1.9<54263> failed : No route to host\n"  # NVIDIA/nccl#1105
     assert "192.168.1.9" in refused(tmp_path, f"RuntimeError: Socket Timeout\n{away}").answer
     flushed = f"{NCCL}NET/IB : Got completion from peer 10.0.0.2<9> with status=5 opcode=0\n"

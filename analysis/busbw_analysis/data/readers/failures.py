@@ -514,7 +514,7 @@ FAILURES: Final = (
     ),
     Failure(
         r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
-        r"|[Tt]ransport retry count(?:er)? exceeded|IBV_WC_RETRY_EXC",
+        r"|[Tt]ransport retry count(?:er)? exceeded|InfiniBand retry count|IBV_WC_RETRY_EXC",
         _CALL,
         "the other NIC does not answer",
         "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
@@ -745,7 +745,15 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
+        r"srun: error: Node failure on (\S{1,255})|CANCELLED AT .{0,40}DUE TO (NODE FAILURE)",
+        "",
+        "Slurm lost a host ({})",
+        "that host hangs, has too little memory, or its network or slurmd broke; slurmctld or slurmstepd may have been "
+        "too busy to answer",
+        "look at its reason (scontrol show node, sinfo -R), at dmesg and at slurmd's log there",
+    ),
+    Failure(
+        r"DUE TO (TIME LIMIT|PREEMPTION)",
         "",
         "Slurm ended it ({})",
         "a call that hangs, too short a limit, or another job that took the node",
@@ -846,14 +854,6 @@ FAILURES: Final = (
         "a library that it needs and this host or container lacks (munge, UCX), variables PMIX_MCA_ or OMPI_MCA_ that "
         "name one of another version",
         "install what the message names below it (Component), or unset that variable (PMIX_MCA_psec=native for munge)",
-    ),
-    Failure(
-        r"srun: error: Node failure on (\S{1,255})",
-        "",
-        "Slurm lost a host ({})",
-        "that host hangs, has too little memory, or its network or slurmd broke; slurmctld or slurmstepd may have been "
-        "too busy to answer",
-        "look at its reason (scontrol show node, sinfo -R), at dmesg and at slurmd's log there",
     ),
     Failure(
         r"Assertion failed in file (\S{1,200} at line \d+: .{1,99})|(?:^|\s)Assertion [`'](.{1,99})' failed",
