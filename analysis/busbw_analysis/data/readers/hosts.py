@@ -26,6 +26,7 @@ SIGN: Final = re.compile(
     rb"PCIe Bus Error: severity=|available PCIe bandwidth, limited by|Slowdown +: Active|Remapping Failure Occurred"
     rb"|(?i:\| ?(?:pcie|memory|diagnostic|targeted \w+) {3,}\| Fail)|^\s*Fabric\s*\n\s*State +:|NV_WARN_NOTHING_TO_DO"
     rb"|\.service: (?:Main|Control|Failed)|^\s*Warning {2,}[A-Z][A-Za-z]+ {2,}|LustreError: |EDAC MC\d+: "
+    rb"|AMD-Vi: Event|DMAR: \[DMA"
     rb"|resource \d+ +: +md \d+ +dev \d+ +flags|# +Transport: \w|cfg#\d+ tag\(|I/O error, dev "
     rb"|: server \S+ not responding|blocked for more than \d+ seconds|temperature (?:is )?above threshold"
     rb"|Link \d+: (?:Replay|Recovery|CRC)[\w ]{0,20} Errors:|^hca_id:\s|^link \S+/\d+ .*physical_state"
@@ -37,7 +38,7 @@ SIGN: Final = re.compile(
 """In a text that has such lines, and perhaps no results."""
 LIKELY: Final = (
     "PCIe|Slowdown|Remapping|Uncorrectable|[|] Fail|NvLink link|Fabric|NV_WARN_N|service: |Warning  |cfg#"
-    "|EDAC|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
+    "|EDAC|AMD-Vi|DMAR|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
     "|^Reason=|update_node|state check|libfabric provider"
     "|<warn>|inActive|back-off|libibverbs|\\d/\\d+ +(?:Init|Cra|Err|OOM|Ima|Evi|Pen|Unk|Creat)"
     "|link_downed|out_of_|CRC|^link |hca_id|state:"
@@ -161,6 +162,11 @@ KINDS: Final = (
         re.compile(r"task (\S{1,40}) blocked for more than (\d+) seconds"),
         "the kernel makes {} wait for more than {} s",
     ),
+    Evidence(
+        "iommu-faults",
+        re.compile(r"AMD-Vi: Event logged \[(IO_PAGE_FAULT)|(DMAR): \[DMA (?:Read|Write)"),
+        "the IOMMU stops copies of a device ({})",
+    ),
     Evidence("hot", re.compile(r"([Cc]ore|[Pp]ackage) temperature (?:is )?above thr"), "a processor is too hot ({})"),
     Evidence(
         "nic-errors",
@@ -187,6 +193,7 @@ ACTIONS: Final = {
     },
     "settings": {
         "pcie-fatal": "reseat or replace that device, its riser or cable (lspci names it); update its firmware",
+        "iommu-faults": "start the kernel with iommu=pt, or turn the IOMMU off; until then NCCL_P2P_DISABLE=1",
         "hot": "check the cooling of that host",
         "pcie-errors": "reseat that device, its riser or cable (lspci names it), or lower its link by a generation; "
         "pci=noaer only hides them",
