@@ -210,6 +210,7 @@ EXAMPLES: Final = (
     ("modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument", "job-failed", "nv_peer_mem"),
     ("transport.cpp:275: init failed for transport: IBGDA", "job-failed", "IBGDA"),
     ("Failed to exchange data between server and clients", "job-failed", "versions"),
+    ("slurmstepd: error: pyxis:     [ERROR] Command not found: nvidia-container-cli", "job-failed", "container-cli"),
     # openpmix/openpmix#3559, pmix/pmix-standard#363, open-mpi/ompi#166
     ("srun: error: Node failure on c0091", "job-failed", "c0091"),
     ("  pmix_psec_base_open failed", "job-failed", "pmix_psec"),
@@ -391,6 +392,11 @@ SAMPLES: Final = (
         "amdgpu 0000:c5:00.0: amdgpu: GPU reset begin!. Source:  3",
     ),
     (
+        "slurmstepd: error: pyxis: container start failed with error code: 1",
+        "slurmstepd: error: pyxis:     [ERROR] Command not found: nvidia-container-cli",
+        "error: pyxis: couldn't mkdir /run/pyxis/100005: No such file or directory",
+    ),
+    (
         "srun: error: Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
         "srun: error: task 0 launch failed: Plugin initialization failed",
         "srun: error: Unable to create step for job 2: Memory required by task is not available",
@@ -508,6 +514,7 @@ SAMPLES: Final = (
         "No address associated with hostname",
         "no address associated with hostname",
         "nslookup: can't resolve 'master-0'",
+        "HYDU_sock_connect (sock.c:145): unable to get host address for Master (4)",
     ),
     (
         "MPICH suspects a hang due to completion queue exhaustion",
@@ -587,6 +594,8 @@ SAMPLES: Final = (
     ),
     (
         "unable to complete a TCP connection",
+        '[proxy:0:1@n168] HYDU_sock_connect (sock.c:145): unable to connect from "n168" to "n100" (Connection refused)',
+        "[proxy:0:1@n168] main (pmip.c:183): unable to connect to server n100 at port 54762 (check for firewalls!)",
         "  Message:    connect() to 169.254.140.13:1026 failed",
         "Open MPI failed to TCP connect",
         "Trying to connect from eth0 port 1 (subnet 10.0.0.1/32) to a node on a different subnet 10.0.1.1/32",
@@ -610,6 +619,7 @@ SAMPLES: Final = (
     ),
     (
         "ORTE was unable to",
+        "error: executing task of job 2352389 failed: failed sending task to execd@n47: got send error",
         "PRTE was unable to",
         "ORTE daemon has",
         "PRTE daemon has",

@@ -358,6 +358,14 @@ FAILURES: Final = (
         "look at dmesg (amdgpu) and amd-smi of that host, and reset the GPU",
     ),
     Failure(
+        r"pyxis: container start failed|pyxis: (couldn't mkdir .{1,99})"
+        r"|pyxis: +(?:\[ERROR\] |enroot-\w{1,20}: |nvidia-container-cli: )(.{3,120})",
+        "the launcher starts ranks",
+        "the container does not start ({})",
+        "a tool of the container runtime that this node lacks, an image without a shell, a folder without rights",
+        "mend it on that node (enroot start IMAGE there shows the same)",
+    ),
+    Failure(
         r"srun: error: (?:Task launch for \S{1,40} failed on node (.{1,99})|task \d+ launch failed: (.{1,99})"
         r"|Unable to (?:create step for job \d+|allocate resources): (.{1,99}))"
         r"|sbatch: error: (?:Batch job submission failed: (?!Unspecified)|.{0,20}slurm_job_submit ERROR: )(.{1,99})",
@@ -524,7 +532,7 @@ FAILURES: Final = (
         # torch goes on after a line with "gai error", to IPv4 or to the next attempt.
         r"(?<!gai error: -\d - )"
         r"(Name or service not known|Temporary failure in name resolution|[Nn]o address associated with hostname"
-        r")|[Cc]an't resolve '([\w.-]{1,255})",
+        r")|[Cc]an't resolve '([\w.-]{1,255})|unable to get host address for ([\w.-]{1,255})",
         _MEET,
         "the name of a host is not known ({})",
         "a wrong MASTER_ADDR or --rdzv-endpoint, a service or pod that does not exist yet, no DNS",
@@ -648,7 +656,8 @@ FAILURES: Final = (
         "run it without plugins (NCCL_NET_PLUGIN=none), or look at the core file (gdb, bt)",
     ),
     Failure(
-        r"Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection"
+        r"unable to connect (?:from \S{1,99} )?to (?:server )?\"?([\w.-]{1,99})\"? (?:at port|\(Connection)"
+        r"|Message: +connect\(\) to (\S{1,99}) failed|failed to TCP connect|unable to complete a TCP connection"
         r"|(on a different subnet \S{1,99})",
         "",
         "MPI does not reach another host over TCP ({})",
@@ -689,7 +698,7 @@ FAILURES: Final = (
         "look at its end (dmesg, kubectl describe pod, the scheduler), then at the network",
     ),
     Failure(
-        r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
+        r"(?:ORTE|PRTE) (?:was unable to|daemon has)|failed sending task to execd@|Host key verification failed"
         r"|Permission denied \(publickey|ssh: connect to host|ssh exited with exit code 255"
         r"|sshd: (?:No such file|not found)|Command 'ssh .{1,200} returned non-zero exit status 255"
         r"|could not (?:access\s+or execute|find) an executable|(?:mpirun|orted|pdsh): (?:command )?not found"
@@ -899,7 +908,7 @@ _MAY_FAIL: Final = re.compile(
     "|receive grad|finished reduction|imes out|EXIT CODE|SIGNAL: |actor |worker died|BAD TERM|eartbeats"
     r"|Remote daemon|lost comm|sshd: |group\.cc|placement gr|No compon|cannot be sel|No interface"
     r"|not available|an't open|no hfi|different sub|aborting|may be stuck"
-    r"|equested component|RDMA_CM_EVENT|cannot open dyn|Unknown sym|annot allocate"
+    r"|equested component|pyxis: |ending task to|RDMA_CM_EVENT|cannot open dyn|Unknown sym|annot allocate"
     r"|amdgpu|Flow control|NVRM: |couldn't comm|Ipc(?:Open|Get)"
     r"|\]\[btl_|base_open|Node failure|^(?:P?MPI|internal_)\w+\("
 )
