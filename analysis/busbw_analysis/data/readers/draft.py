@@ -9,6 +9,7 @@ import msgspec
 from busbw.errors import LogError
 from busbw.runs.run import LogNote
 from busbw.units import LARGEST_SIZE
+from busbw_analysis.data.readers import hosts
 from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.failures import may_fail
 from busbw_analysis.data.readers.hosts import Topology, Transports
@@ -112,7 +113,8 @@ class Draft:
         if line.nccl is None:
             for part in (self.transports, self.topology, self.help):
                 part.take(line.number, text)
-        codes = self._take_evidence(line.number, text) if LIKELY.search(text) is not None else frozenset()
+        likely = LIKELY.search(text) or (line.nccl is None and hosts.LIKELY.search(text))
+        codes = self._take_evidence(line.number, text) if likely else frozenset()
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)

@@ -36,7 +36,7 @@ SIGN: Final = re.compile(
     rb"|/hw_counters/|(?:_phy|out_of_buffer): [1-9]|back-off \S+ restart|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
 )
 """In a text that has such lines, and perhaps no results."""
-LIKELY: Final = (
+LIKELY: Final = re.compile(
     "PCIe|Slowdown|Remapping|Uncorrectable|[|] Fail|NvLink link|Fabric|NV_WARN_N|service: |Warning  |cfg#"
     "|EDAC|AMD-Vi|DMAR|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
     "|^Reason=|update_node|state check|libfabric provider"

@@ -23,7 +23,7 @@ LIKELY: Final = re.compile(
     r"|CANNOT Access|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
     r"|(?:Bootstrap|NET) ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
-    rf"|{hosts.LIKELY}|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
+    r"|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
 
@@ -299,7 +299,7 @@ class Paths:
         self._interface = ""
 
     def evidence(self, text: str) -> Iterator[tuple[str, str]]:
-        """Code and meaning of a line that :data:`LIKELY` matches."""
+        """Code and meaning of a line that :data:`LIKELY` or that of ``hosts`` matches."""
         if (match := _SOCKET.search(text)) is not None:
             self._interface = f" of {match[1]}"
         for kind in KINDS:
