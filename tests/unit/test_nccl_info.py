@@ -158,7 +158,7 @@ def test_a_fault_alone_is_named(tmp_path: Path) -> None:
 def test_a_network_is_advised_only_to_jobs_on_several_hosts(nodes: int, tmp_path: Path, *, advised: bool) -> None:
     away = "node1:4:5 [0] NCCL INFO NET/IB : No device found.\n"
     ready = STARTS.format(nodes).replace("START", "COMPLETE")
-    assert ("ibv_devices" in dict(refused(tmp_path, f"{away}{ready}").lines)["Also"]) is advised
+    assert any("ibv_devices" in text for _, text in refused(tmp_path, f"{away}{ready}").lines) is advised
 
 
 def test_a_wrong_interface_explains_a_connection_that_fails_and_no_full_gpu(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_wrong_interface_explains_a_connection_that_fails_and_no_full_gpu(tmp_
 def test_the_links_of_a_host_alone_say_what_to_expect(tmp_path: Path) -> None:
     """NVIDIA/nccl#1530."""
     links = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{0}\t0-15\nGPU1\t{0}\t X \t0-15\n"
-    assert "PCI Express" in dict(refused(tmp_path, links.format("SYS")).lines)["Also"]
+    assert "PCI Express" in dict(refused(tmp_path, links.format("SYS")).lines)["Do"]
     assert "Also" not in dict(refused(tmp_path, links.format("NV4")).lines)
 
 
@@ -239,9 +239,12 @@ def test_a_command_line_and_the_state_of_links_are_evidence(line: str, code: str
 def test_a_link_that_lspci_calls_downgraded_is_evidence(tmp_path: Path) -> None:
     text = "\t\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n"
     assert "pcie-degraded" in {note.code for note in read_log(pasted(tmp_path, text)).notes}
-    assert not read_log(pasted(tmp_path, text.replace(" (downgraded)", ""))).notes
+    assert "pcie-degraded" in {
+        note.code for note in read_log(pasted(tmp_path, text.replace(" (downgraded)", ""))).notes
+    }
+    assert not read_log(pasted(tmp_path, text.replace("32GT/s", "8GT/s").replace(" (downgraded)", ""))).notes
     resting = text.replace("8GT/s", "2.5GT/s")
-    assert not read_log(pasted(tmp_path, resting)).notes, "as GPUs are that nobody uses"
+    assert {note.code for note in read_log(pasted(tmp_path, resting)).notes} == {"pcie-rest"}, "as at rest"
     narrow = resting.replace("Width x16\n", "Width x8 (downgraded)\n")
     assert "pcie-degraded" in {note.code for note in read_log(pasted(tmp_path, narrow)).notes}
 

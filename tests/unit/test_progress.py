@@ -137,7 +137,6 @@ EXAMPLES: Final = (
     ("node8:1:2 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", "job-failed", "chmod"),
     ("Couldn't listen to port 18515", "job-failed", "ss -lptn"),
     (" Unable to create QP.", "job-failed", "-q 1"),
-    (" Failed to exchange data between server and clients", "job-failed", "same options"),
     (" Failed status 10: wr_id 0 syndrom 0x88", "job-failed", "status 10"),
     (" Failed status 12: wr_id 0 syndrom 0x81", "job-failed", "GID index"),
     (" Invalid value when checking the pattern at 0x70a640000000", "job-failed", "iommu"),  # NVIDIA/nvbandwidth#34
@@ -236,6 +235,19 @@ EXAMPLES: Final = (
     # kubeflow/mpi-operator#152, openucx/ucc#284
     ("  Remote daemon: [[43015,0],20] on node worker-19", "job-failed", "worker-19"),
     ("[dgx1:3:0] tl_cuda_cache.c:231  UCC  ERROR ipc-cache: failed to open ipc mem handle", "job-failed", "ipc-cache"),
+    ("NVRM: GPU 0000:98:00.0: RmInitAdapter failed! (0x62:0x65:1792)", "job-failed", "0x65"),
+    ("ib_md.c:1700 UCX  ERROR ibv_open_device(mlx5_bond_0) failed: No such file", "job-failed", "mlx5_bond_0"),
+    ("(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, line no 272", "job-failed", "gpu-bind"),
+    ("eager_rcv.c:83   UCX Assertion `length >= hdr_len' failed", "job-failed", "hdr_len"),
+    ("modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument", "job-failed", "nv_peer_mem"),
+    ("transport.cpp:275: init failed for transport: IBGDA", "job-failed", "IBGDA"),
+    ("Failed to exchange data between server and clients", "job-failed", "versions"),
+    ("slurmstepd: error: pyxis:     [ERROR] Command not found: nvidia-container-cli", "job-failed", "container-cli"),
+    # openpmix/openpmix#3559, pmix/pmix-standard#363, open-mpi/ompi#166
+    ("srun: error: Node failure on c0091", "job-failed", "c0091"),
+    ("  pmix_psec_base_open failed", "job-failed", "pmix_psec"),
+    ("[rc0][[5,1],7][btl_openib.c:222:adjust_cq] cannot resize completion queue", "job-failed", "btl_openib"),
+    ("MPIDIG_send(64)....: message sizes do not match across processes", "job-failed", "message sizes"),
     ("[jazz13:00000] *** An error occurred in MPI_Win_post", "job-failed", "MPI_Win_post"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
@@ -365,6 +377,9 @@ SAMPLES: Final = (
     ),
     (
         "OFI addrinfo() failed",
+        "NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
+        "MPIDI_OFI_init_local(580): OFI fi_fabric failed (ofi_init.c:580)",
+        "MPIDI_OFI_mpi_init_hook(599): OFI fi_open domain failed (ofi_init.c:599)",
         "OFI fi_getinfo() failed",
         "OFI endpoint open failed",
         "[0] MPI startup(): tmi fabric is not available and fallback fabric is not enabled",
@@ -406,11 +421,29 @@ SAMPLES: Final = (
         "device handle for GPU 0000:03:00.0: GPU is lost",
         "returned NV_ERR_RESET_REQUIRED",
     ),
-    ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",),
+    (
+        "NVRM: GPU 0000:98:00.0: RmInitAdapter failed! (0x62:0x65:1792)",
+        "NVRM: No NVIDIA graphics adapter probed!",
+        "NVRM: The NVIDIA probe routine was not called for 3 device(s).",
+    ),
+    (
+        "HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang",
+        "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=61",
+        "amdgpu 0000:c5:00.0: amdgpu: MES failed to respond to msg=REMOVE_QUEUE",
+        "amdgpu 0000:c5:00.0: amdgpu: GPU reset begin!. Source:  3",
+    ),
+    (
+        "slurmstepd: error: pyxis: container start failed with error code: 1",
+        "slurmstepd: error: pyxis:     [ERROR] Command not found: nvidia-container-cli",
+        "error: pyxis: couldn't mkdir /run/pyxis/100005: No such file or directory",
+    ),
     (
         "srun: error: Task launch for StepId=1.4 failed on node n1: Unable to layout tasks",
         "srun: error: task 0 launch failed: Plugin initialization failed",
         "srun: error: Unable to create step for job 2: Memory required by task is not available",
+        "srun: error: Unable to allocate resources: Requested node configuration is not available",
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+        "sbatch: error: !!! slurm_job_submit ERROR: 302 submitted a job without specifying an account",
     ),
     (
         "invalid device ordinal",
@@ -426,7 +459,11 @@ SAMPLES: Final = (
         "CUDA error: all CUDA-capable devices are busy or unavailable",
     ),
     ("synDeviceAcquire(&a, b) failed", "RuntimeError: synStatus=26 [Generic failure] Device acquire failed."),
-    ("Driver/library version mismatch", "Failed to initialize NVML: Unknown Error"),
+    (
+        "Driver/library version mismatch",
+        "Failed to initialize NVML: Unknown Error",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+    ),
     ("RuntimeError: Distributed package doesn't have NCCL built in",),
     ("ValueError: environment variable RANK expected, but not set",),
     (
@@ -437,7 +474,13 @@ SAMPLES: Final = (
     ),
     ("undefined symbol: ncclCommRegister",),
     ("mpi/pmix_v3: pmixp_coll_ring_reset_if_to: n1 [0]: pmixp_coll_ring.c:742: 0x1: collective timeout seq=0",),
-    ("not built with SLURM's PMI", "PMIX ERROR: UNREACHABLE", "PMI_Init failed", "PMI2_Init failed"),
+    (
+        "not built with SLURM's PMI",
+        "PMIX ERROR: UNREACHABLE",
+        "PMI_Init failed",
+        "PMI2_Init failed",
+        "PMIx_server_init failed",
+    ),
     ("attempt to run as root",),
     ("Duplicate GPU detected : rank 1 and rank 0", "Duplicate GPU detected : rank 0"),
     (
@@ -520,14 +563,13 @@ SAMPLES: Final = (
         "No address associated with hostname",
         "no address associated with hostname",
         "nslookup: can't resolve 'master-0'",
-    ),
-    (
-        "transport.cpp:nvshmemi_transport_init:275: init failed for transport: IBGDA",
-        "ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar",
-        "nvshmemi_transport_init:287: Unable to initialize any transports. returning error.",
+        "HYDU_sock_connect (sock.c:145): unable to get host address for Master (4)",
     ),
     ("nvshmem/src/nvshmemx_api.h:63: non-zero status: 7: Connection timed out, exiting...",),
-    ("MPICH suspects a hang due to completion queue exhaustion",),
+    (
+        "MPICH suspects a hang due to completion queue exhaustion",
+        "libfabric:4:16:cxi:core:cxip_ux_onload_cb():2444<warn> RXC (0xe910:7:0): Flow control triggered due",
+    ),
     (
         "Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out",
         "Barrier timed out. Id: [Init]Wait_for_all::0. This",
@@ -608,11 +650,24 @@ SAMPLES: Final = (
     ),
     (
         "unable to complete a TCP connection",
+        '[proxy:0:1@n168] HYDU_sock_connect (sock.c:145): unable to connect from "n168" to "n100" (Connection refused)',
+        "[proxy:0:1@n168] main (pmip.c:183): unable to connect to server n100 at port 54762 (check for firewalls!)",
         "  Message:    connect() to 169.254.140.13:1026 failed",
         "Open MPI failed to TCP connect",
         "Trying to connect from eth0 port 1 (subnet 10.0.0.1/32) to a node on a different subnet 10.0.1.1/32",
     ),
     ("Not enough slots available", "not enough slots available"),
+    (
+        "modprobe: ERROR: could not insert 'nv_peer_mem': Unknown symbol in module",
+        "modprobe: FATAL: Module nvidia_peermem not found in directory",
+        "nv_peer_mem: Unknown symbol ib_register_peer_memory_client (err 0)",
+    ),
+    (
+        "WARN: init failed for remote transport: ibrc",
+        "transport.cpp:287: Unable to initialize any transports. returning error.",
+        "ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar",
+        "WARN: device mlx5_0 cannot allocate buffer on the specified memory type. Skipping...",
+    ),
     (
         "ORTE has lost communication with a remote daemon",
         "PRTE has lost communication with a remote daemon",
@@ -620,6 +675,7 @@ SAMPLES: Final = (
     ),
     (
         "ORTE was unable to",
+        "error: executing task of job 2352389 failed: failed sending task to execd@n47: got send error",
         "PRTE was unable to",
         "ORTE daemon has",
         "PRTE daemon has",
@@ -645,6 +701,12 @@ SAMPLES: Final = (
     ),
     ("Couldn't connect to node1", "Unable to init the socket connection", "Unable to open the socket connection"),
     (
+        "Event: RDMA_CM_EVENT_REJECTED; error: -111.",
+        "Event: RDMA_CM_EVENT_ADDR_ERROR; error: -19.",
+        "Failed to exchange data between server and clients",
+        "ethernet_read_keys: Couldn't read remote address",
+    ),
+    (
         "Couldn't allocate MR",
         "couldn't allocate mr",
         "Failed to create MR",
@@ -655,10 +717,10 @@ SAMPLES: Final = (
     ("Failed status 10: wr_id 0 syndrom 0x88", "failed status 4: wr_id"),
     ("Couldn't listen to port 18515",),
     ("Unable to create QP.", "Couldn't create rdma QP - Invalid argument"),
-    ("Failed to exchange data between server and clients", "ethernet_read_keys: Couldn't read remote address"),
     ("Parser function exited with Error",),
     ("Waiting for client to connect",),
-    ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
+    ("srun: error: Node failure on n1", "*** JOB 4 ON n1 CANCELLED AT 2025-06-26T14:20:28 DUE TO NODE FAILURE, SEE"),
+    ("DUE TO TIME LIMIT", "DUE TO PREEMPTION"),
     ("neither nv_peer_mem, or nvidia_peermem detected",),
     ("Invalid value when checking the pattern",),
     (
@@ -677,13 +739,30 @@ SAMPLES: Final = (
         "At least one pair of MPI processes are unable to reach each other for",
         "No components were able to be opened in the pml framework.",
         "PML ucx cannot be selected",
+        '  --> Returned "Unreachable" (-12) instead of "Success" (0)',
+    ),
+    (
+        "UCX  ERROR ibv_open_device(mlx5_bond_0) failed: No such file or directory",
+        "UCX  ERROR rdma_create_event_channel failed: No such file or directory",
+    ),
+    (
+        "(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, CUDA_ERROR_INVALID_VALUE, line no 272",
+        "cudaIpcOpenMemHandle failed: 1",
+        "hipIpcGetMemHandle() error 17",
     ),
     ("UCC  ERROR ipc-cache: failed to open ipc mem handle",),
+    ("[rc1][[5,1],4][btl_openib.c:222:adjust_cq] cannot resize completion queue, error: 16",),
+    ("MPIR_Bcast_intra(225)..: Failure during collective", "internal_Init(67): message sizes do not match"),
     (
         "*** An error occurred in MPI_Win_post",
         "*** The Open MPI OFI MTL is aborting the MPI job",
         "Fatal error in PMPI_Init_thread: ",
         "Fatal error in internal_Isend",
+    ),
+    ("A requested component was not found, or was unable to be opened", "pmix_psec_base_open failed"),
+    (
+        "Assertion failed in file ../src/mpid/cray_gpu_ops.c at line 188: mpi_errno == MPI_SUCCESS",
+        "eager_rcv.c:83   UCX Assertion `length >= hdr_len' failed",
     ),
     ("mlx5: host_unknown: got completion with error:",),
     ("BAD TERMINATION OF ONE OF YOUR",),
@@ -947,7 +1026,7 @@ def test_a_cause_comes_before_what_follows_from_it(tmp_path: Path) -> None:
     assert "find_unused_parameters" in str(refused(tmp_path, f"{IN_NCCL}remote process exited or\n{grads}{summary}"))
     timeout = "[E] [Rank 0] Some NCCL operations have failed or timed out.\n"
     limit = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-04-01T10:20:33 DUE TO NODE FAILURE ***\n"
-    assert "Slurm ended it" in refused(tmp_path, f"{timeout}{limit}").answer
+    assert "Slurm lost a host" in refused(tmp_path, f"{timeout}{limit}").answer
     away = f"{NCCL}Net : Connect to 192.168.1.9<54263> failed : No route to host\n"  # NVIDIA/nccl#1105
     assert "192.168.1.9" in refused(tmp_path, f"RuntimeError: Socket Timeout\n{away}").answer
     flushed = f"{NCCL}NET/IB : Got completion from peer 10.0.0.2<9> with status=5 opcode=0\n"

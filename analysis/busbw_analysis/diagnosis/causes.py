@@ -398,7 +398,7 @@ _RULES: Final = (
         _moved,
         always=False,
     ),
-    *map(_evidence, ACTIONS),
+    *(_evidence(path) for path in ACTIONS if path != "beside"),
     _Rule(
         TABLES_APART,
         "find what was changed between them; busbw compare judges one file a side",

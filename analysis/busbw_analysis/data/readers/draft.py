@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from busbw.errors import LogError
 from busbw.runs.run import LogNote
 from busbw.units import LARGEST_SIZE
+from busbw_analysis.data.readers import hosts
 from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.failures import explained, may_fail
+from busbw_analysis.data.readers.hosts import Topology, Transports
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import (
     Line,
@@ -32,8 +34,10 @@ from busbw_analysis.data.readers.nccl_info import (
     LIKELY,
     OF_NETWORKS,
     OF_PORTS,
+    UNUSUAL,
     Paths,
 )
+from busbw_analysis.data.readers.openmpi import Help
 from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress
 
 _QUOTED: Final = 200
@@ -54,7 +58,7 @@ _WEAK: Final = re.compile(
 )
 _MAYBE: Final = words_of((_STRONG.pattern, _WEAK.pattern))
 _GOES_ON: Final = re.compile(
-    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP |Cannot initialize CollNet)"
+    r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN (?:Missing \"|.{0,99}SHARP (?!\(NVLS)|Cannot initialize CollNet)"
     r"|NCCL WARN .{0,200}?(?:failed to IPC register userbuff"
     r"|async event ?: (?:client reregistration|port active|(?:[LG]ID|P_Key|SM)\b.* change))"
 )
@@ -104,7 +108,8 @@ class Draft:
         self.tables: list[Table] = []
         self.line = 1
         self.nranks: set[int] = set()
-        self.paths, self.progress = Paths(), Progress()
+        self.paths, self.progress, self.transports = Paths(), Progress(), Transports()
+        self.topology, self.help = Topology(), Help()
         self._notes: dict[str, tuple[LogNote, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
@@ -140,7 +145,11 @@ class Draft:
             self.nranks.add(int(match[1]))
         elif _COMMAND.search(text) is not None:
             self.command(text)
-        codes = self._take_evidence(line.number, text) if LIKELY.search(text) is not None else frozenset()
+        if line.nccl is None:
+            for part in (self.transports, self.topology, self.help):
+                part.take(line.number, text)
+        likely = LIKELY.search(text) or (line.nccl is None and hosts.LIKELY.search(text))
+        codes = self._take_evidence(line.number, text) if likely else frozenset()
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
@@ -306,6 +315,8 @@ class Draft:
         Raises LogError for a log without results; with code ``job-failed`` and the last error if it contains one.
         """
         self.end()
+        for code, at, meaning in (*self.transports.evidence(), *self.topology.evidence()):
+            self.note(code, at, meaning)
         if not self.tables:
             self._refuse()
         unfinished = any(table.complete is False for table in self.tables)
@@ -328,43 +339,62 @@ class Draft:
             ports=tuple(self.paths.ports.values()),
         )
 
+    def _told(self) -> tuple[str, str] | None:
+        """What to answer if there is no result, and what to do: the gravest fault, or the first fact that healthy jobs
+        do not have; of hardware alone any fact.
+        """
+        return self._fault(UNUSUAL) or (self._fault(ACTION) if self.tool == "hardware" else None)
+
     def _refuse(self) -> None:
+        self.help.close()
+        for at, meaning in self.help.said[:1]:
+            self.note("mpi-says", at, meaning)
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
         hides = fatal and fatal[0].code != "truncated-row"
-        codes = [code for code in self._notes if code in EVIDENCE]
-        seen = [("Also", self._noted(code)) for code in codes]
+        seen = [("Also", self._noted(code)) for code in self._notes if code in EVIDENCE]
         if not hides and (failed := self._failed(seen)) is not None:
             raise failed
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
+        self._refuse_without_error()
+
+    def _refuse_without_error(self) -> NoReturn:
+        told = self._told()
         if self.names and not self._notes.keys() - EVIDENCE:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         facts = [*self.progress.facts()]
-        advised = [(label, f"{text}{self._action(code)}") for (label, text), code in zip(seen, codes, strict=True)]
+        codes = [code for code in self._notes if code in EVIDENCE and (told is None or self._noted(code) != told[0])]
+        advised = [("Also", f"{self._noted(code)}{self._action(code)}") for code in codes]
         if "library_version" in self.facts:
             facts.insert(0, ("NCCL", str(self.facts["library_version"])))
         of_people = self.tool == "table" and self.progress.phase is None
         end = None if of_people else self.progress.end(self._notes)
-        if end is not None and self.progress.hangs:
+        is_word = bool(told and self.help.said) and self.progress.phase is None  # "timeout", of a help message
+        if end is not None and self.progress.hangs and not is_word:
             message = f"a log of {self.tool} without results: {end.answer}"
             lines = end._replace(fault=self._fault()).lines
-            others = [line for line in seen if line[1] not in lines[0][1]]
-            error = LogError(message, [*lines, *facts, *others], code="hang", log=self.source)
+            seen = [
+                ("Also", noted)
+                for code in self._notes
+                if code in EVIDENCE and (noted := self._noted(code)) not in lines[0][1]
+            ]
+            error = LogError(message, [*lines, *facts, *seen], code="hang", log=self.source)
             error.follows = end.follows
             raise error
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
-        fault = None if self.tool == "hardware" else self._fault()
-        if end is not None or ((facts or fault) and not reasons):
+        if (end is not None and not is_word) or (facts and not reasons):
             where = "" if end is None else f"; {end.answer}"
-            but = "" if fault is None else f", but {fault[0]}"
-            message = f"a log of {self.tool} without results, an error or a sign of a hang{but}{where}"
-            first = "" if fault is None else f"{fault[1]}; "
-            more = "add the rows or errors that follow" + (f"; if it hangs there, {end.action}" if end else "")
-            do = [("Do", f"{first}{more}")] if end or fault else []
+            more = "add the rows or errors that follow" + ("" if end is None else f"; if it hangs there, {end.action}")
+            do = [] if end is None else [("Do", more)]
+            message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
+            if told is not None:
+                message, do = f"{told[0]}; it has no results, and no error{where}", [("Do", f"{told[1]}; {more}")]
             error = LogError(message, [*facts, *advised, *do], code="messages", log=self.source)
             error.follows = 2
             raise error
+        if told is not None and not reasons:
+            raise LogError(told[0], [("Do", told[1]), *advised], code="messages", log=self.source)
         lacks = "no line has the columns that busbw reads there (docs/logs.md)"
         why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
@@ -380,7 +410,7 @@ class Draft:
             error = LogError(failed.answer, [*lines, *last, *others], code=code, log=self.source)
             error.follows = failed.follows
             return error
-        if self.error is None:
+        if self.error is None or (self.tool == "hardware" and self._told() is not None):
             return None
         of = "" if self.tool in {"failed job", "a parallel job"} else f" of {self.tool}"
         when = " before its first result" if of else ""
@@ -401,7 +431,10 @@ class Draft:
 
     def _fault(self, codes: Iterable[str] = FAULTS) -> tuple[str, str] | None:
         """Text and action of the gravest fault that is evident, of those with these codes."""
-        return next(((self._noted(code), ACTION[code]) for code in codes if code in self._notes), None)
+        unused = {"port-down"} if self.paths.is_connected else set[str]()
+        unused |= OF_NETWORKS if self.progress.is_of_one_host else set()
+        found = (code for code in codes if code in self._notes and code not in unused)
+        return next(((self._noted(code), ACTION[code]) for code in found), None)
 
 
 def _fits(cells: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import SEEK_END, BytesIO
-from typing import IO, Final, Literal, Protocol
+from typing import IO, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from busbw_analysis.data.readers import (
     deepspeed,
     failures,
     flight,
+    hosts,
     imb,
     inspector,
     iperf,
@@ -152,7 +153,9 @@ def _starting(draft: Draft, lines: Iterable[str]) -> None:
 _START: Final = Reader("a parallel job", progress.STARTS, _starting, NCCL)
 _FAILURE: Final = Reader("failed job", failures.SIGN, _messages_alone, NCCL)
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
-_HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
+_HARDWARE: Final = Reader(
+    "hardware", re.compile(nccl_info.HARDWARE.pattern + b"|" + hosts.SIGN.pattern), _messages_alone
+)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 _WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
 _NETWORK: Final = (
@@ -211,6 +214,8 @@ _WITHOUT_RESULTS: Final = (_FAILURE, _MESSAGES, _HARDWARE)
 """Readers of logs that may have results further below."""
 _BEFORE_STEPS: Final = frozenset({None, *_WITHOUT_RESULTS, *_NETWORK, _STALLED})
 """Readers of what a training program prints before its steps."""
+
+
 def recognise(head: bytes) -> Reader | None:
     """The first reader for a log that begins with ``head``; None if no reader recognises it."""
     return next(_recognising(head), None)
@@ -307,24 +312,43 @@ def _read_file(name: str, file: IO[bytes], reader: Reader | None) -> ForeignLog:
         is_table = is_recognised and reader is _TABLE
         return _read_table(name, file, pasted, head) if is_table else _read(name, file, reader, pasted)
     except LogError as error:
-        if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE:
-            is_sentence = error.code == "not-a-log" and not has_steps  # that was taken for headings
-            _read_messages(name, file, pasted, (_WATCHDOG, _FAILURE, *([_MESSAGES] if is_sentence else [])))
-        is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
-        if reader is _FAILURE and is_recognised and error.code == "no-results":  # a failure that did not come
-            raise _unknown(name, file, pasted, head) from error
-        if has_steps and (reader is _TABLE or is_unread):
-            raise _of_training(name, file) from error
-        says_little = reader is _TABLE and is_recognised and error.code in _SAYS_LITTLE
-        if says_little and (unread := unread_in(name, head)) is not None:
-            raise unread from error
-        if error.code not in {"no-results", "healthy", "hang", "messages", "no-header"} or not is_recognised:
-            raise
-        without = {reader, *_WITHOUT_RESULTS, *_NETWORK}
-        others = (other for other in _recognising(_unpasted(pasted, head)) if other not in without)
+        return _read_otherwise(_Sight(name, file, pasted, head, reader, is_recognised, has_steps), error)
+
+
+class _Sight(NamedTuple):
+    """A log in which a reader found no result; ``is_recognised`` if no user named this reader."""
+
+    name: str
+    file: IO[bytes]
+    pasted: paste.Paste
+    head: bytes
+    reader: Reader
+    is_recognised: bool
+    has_steps: bool
+
+
+def _read_otherwise(log: _Sight, error: LogError) -> ForeignLog:
+    """What another reader finds in a log. Raises what says most of it, perhaps the ``error`` of the first reader."""
+    says_little = log.is_recognised and error.code in _SAYS_LITTLE
+    if says_little and log.reader is not _FAILURE:
+        is_sentence = error.code == "not-a-log" and not log.has_steps  # that was taken for headings
+        ends = (_WATCHDOG, _FAILURE, *([_MESSAGES] if is_sentence else []), _HARDWARE)
+        _read_messages(log.name, log.file, log.pasted, ends)
+        if log.pasted.fenced:  # what failed may stand in the prose around fences that say nothing of it
+            _read_messages(log.name, log.file, replace(log.pasted, fenced=False), (_FAILURE,))
+    if log.reader is _FAILURE and log.is_recognised and error.code == "no-results":  # a failure that did not come
+        raise _unknown(log.name, log.file, log.pasted, log.head) from error
+    is_unread = log.reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang", "messages"}
+    if log.has_steps and (log.reader is _TABLE or is_unread):
+        raise _of_training(log.name, log.file) from error
+    if says_little and log.reader is _TABLE and (unread := unread_in(log.name, log.head)) is not None:
+        raise unread from error
+    if log.is_recognised and error.code in {"no-results", "healthy", "hang", "messages", "no-header"}:
+        without = {log.reader, *_WITHOUT_RESULTS, *_NETWORK}
+        others = (other for other in _recognising(_unpasted(log.pasted, log.head)) if other not in without)
         with suppress(LogError, StopIteration):  # such as a Markdown table above the last line of nccl-tests
-            return _read(name, file, next(others), pasted)
-        raise
+            return _read(log.name, log.file, next(others), log.pasted)
+    raise error
 
 
 def _ends_in_an_exception(file: IO[bytes]) -> bool:
@@ -450,7 +474,7 @@ def _read_messages(name: str, file: IO[bytes], pasted: paste.Paste, readers: Ite
             if reader.sign.search(ends) is not None:
                 _read(name, file, reader, pasted)
         except LogError as error:
-            if error.code != "no-results":
+            if error.code != "no-results" and not (reader is _HARDWARE and error.code == "hang"):
                 raise
 
 

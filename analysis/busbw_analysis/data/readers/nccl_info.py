@@ -6,9 +6,11 @@ of NVIDIA/nccl, 2.4 to 2.29; ``ibstat`` of rdma-core and ``lspci -vv`` of pciuti
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from busbw.runs.facts import RdmaPort
+from busbw_analysis.data.readers import hosts
+from busbw_analysis.data.readers.hosts import Evidence
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) |\bINFO NET/")
 HARDWARE: Final = re.compile(
@@ -17,26 +19,13 @@ HARDWARE: Final = re.compile(
 )
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
-    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|ACSCtl:|CANNOT Access"
-    r"|^GPU\d|CA '|State:"
+    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|Lnk(?:Sta|Cap):|ACSCtl:"
+    r"|CANNOT Access|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
     r"|(?:Bootstrap|NET) ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|output empty list|(?:-x|-env|export) NCCL_|^\s*NCCL_\w+=\S+ \\$|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
-
-
-class Evidence(NamedTuple):
-    """A kind of line that tells how data travel.
-
-    code: of the note; ``diagnosis/causes`` says what it explains and what to do
-    pattern: recognises the line
-    text: what it means; ``{}`` are the groups of the pattern, ``{interface}`` that of the sockets
-    """
-
-    code: str
-    pattern: re.Pattern[str]
-    text: str
 
 
 def _variable(names: str, values: str) -> re.Pattern[str]:
@@ -57,6 +46,7 @@ KINDS: Final = (
     ),
     Evidence("no-rdma", re.compile(r"provider (efa|cxi|verbs) output empty list"), "libfabric finds no NIC for {}"),
     Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
+    Evidence("nic-closed", re.compile(r"NCCL WARN Call to ibv_open_device failed"), "NCCL cannot open a NIC"),
     Evidence(
         "rdma-failed",
         re.compile(r"Got completion .*?\b(?:error |status=)(\d+)"),
@@ -90,6 +80,11 @@ KINDS: Final = (
         "sockets",
         re.compile(r"NET/OFI Selected [Pp]rovider is (tcp|sockets)\b"),
         "the network plugin sends over sockets (libfabric's provider {})",
+    ),
+    Evidence(
+        "sockets",
+        re.compile(r"MPI startup\(\): libfabric provider: ((?:tcp|sockets|udp)\b\S*)"),
+        "Intel MPI sends over sockets (libfabric's provider {})",
     ),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
@@ -172,6 +167,12 @@ KINDS: Final = (
         ),
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
+    Evidence(
+        "pcie-rest",
+        re.compile(r"LnkSta:\s*Speed (2\.5)GT/s \(downgraded\), Width (x\d+)(?! \(downgraded)"),
+        "a PCI Express link runs at {} GT/s {}, as it does at rest (lspci)",
+    ),
+    *hosts.KINDS,
 )
 HARMLESS: Final = frozenset(
     {"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
@@ -179,8 +180,6 @@ HARMLESS: Final = frozenset(
 """Codes of evidence after which NCCL goes on, although it warns."""
 REMEDY: Final = "remedy"
 """Code of a sentence in a paste that names a variable which helped."""
-EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
-"""All codes of evidence."""
 _UNSET: Final = "unset it and run the tool again"
 _NO_PEERS: Final = "check why the GPUs have no peer access (nvidia-smi topo -p2p r)"
 ACTIONS: Final = {
@@ -198,6 +197,7 @@ ACTIONS: Final = {
         "pxn-off": _UNSET,
         "nics-chosen": "unset it, or name all NICs of the network for data",
         "retries": "check that connection: interface, firewall, cable",
+        **hosts.ACTIONS["network-path"],
     },
     "host-path": {
         "p2p-off": _UNSET,
@@ -211,6 +211,7 @@ ACTIONS: Final = {
         "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
         "via-shm": _NO_PEERS,
         "nvls-off": _UNSET,
+        **hosts.ACTIONS["host-path"],
     },
     "settings": {
         "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
@@ -223,11 +224,20 @@ ACTIONS: Final = {
         "sharp-off": "check sharp_am of the subnet manager, and sharp_hello of every host",
         "choice-forced": _UNSET,
         "few-channels": _UNSET,
+        **hosts.ACTIONS["settings"],
     },
+    "beside": hosts.ACTIONS["beside"],
 }
 """Evidence in a log (codes of its notes), and what to do about it: for what goes over a network, within a host, for
-both.
+both; what is beside them explains no rate.
 """
+PASSING: Final = hosts.PASSING | {
+    *("sockets", "via-shm", "no-nvlink", "no-peers", "gdr-off", "nvls-off", "nics-chosen", "choice-forced"),
+    *("few-channels", "numa-balancing", "retries", "pxn-off", "peer-gone", "nccl-hint", "acs-on"),
+}
+"""Codes of evidence that healthy jobs have as well."""
+EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
+"""All codes of evidence."""
 ACTION: Final = {code: action for actions in ACTIONS.values() for code, action in actions.items()}
 FAULTS: Final = (
     *(
@@ -243,6 +253,8 @@ FAULTS: Final = (
     *("too-many-peers", "retries", "acs-on", "no-iommu-pt", "not-set", "pcie-degraded"),
 )
 """Codes of what nobody chooses and what is wrong on any machine, the gravest first."""
+UNUSUAL: Final = (*FAULTS, *(code for code in ACTION if code not in PASSING and code not in FAULTS))
+"""Codes of what healthy jobs do not have, the gravest first."""
 OF_PORTS: Final = ("wrong-interface", "port-down")
 """Those of interfaces and ports."""
 OF_NETWORKS: Final = frozenset({"no-rdma", "sockets", "gdr-off", "pxn-off", "nics-chosen", "rdma-off"})
@@ -284,11 +296,16 @@ def remedy(text: str) -> str | None:
 _SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")
 _PORT: Final = re.compile(r"NET/IB\w*: \[\d+\] ([\w.-]+):[\w.-]+:(\d+)/(IB|RoCE) .*speed=(\d{1,9})\b")
 """Speed in Mbit/s."""
-_DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'")
-_STATE: Final = re.compile(r"\s*(?:State|state): (?:\d: )?(\w+)")
+_DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'|hca_id:\s+([\w.-]+)")
+_STATE: Final = re.compile(r"\s*(?:State|state):\s+(?:\d: )?(?:PORT_)?(\w+)")
 _RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
 """Gbit/s."""
 _LAYER: Final = re.compile(r"\s*(?:Link |link_)layer:\s{1,9}(InfiniBand|Ethernet)\b")
+_LINK: Final = re.compile(r"Lnk(Cap|Sta):.*?Speed ([\d.]+)GT/s.*?, Width x(\d+)")
+_RDMA: Final = re.compile(r"link (\S+)/\d+ .*?\bstate (\w+) physical_state")
+"""A line of ``rdma link``."""
+_AT_REST: Final = 2.5
+"""GT/s of a link that nobody uses."""
 
 
 class Paths:
@@ -296,24 +313,39 @@ class Paths:
 
     def __init__(self) -> None:
         self.ports: dict[str, RdmaPort] = {}
+        self.is_connected = False
+        """Whether a port is active."""
+        self._able, self._down = (0.0, 0), set[str]()
         self._device, self._rated, self._active = "", "", False
         self._interface = ""
 
     def evidence(self, text: str) -> Iterator[tuple[str, str]]:
-        """Code and meaning of a line that :data:`LIKELY` matches."""
+        """Code and meaning of a line that :data:`LIKELY` or that of ``hosts`` matches."""
         if (match := _SOCKET.search(text)) is not None:
             self._interface = f" of {match[1]}"
         for kind in KINDS:
             if (match := kind.pattern.search(text)) is not None:
-                yield kind.code, kind.text.format(*match.groups(), interface=self._interface)
+                yield kind.code, kind.text.format(*filter(None, match.groups()), interface=self._interface)
         if (match := _PORT.search(text)) is not None:
             name, port, layer, speed = match.groups()
             layer = {"IB": "InfiniBand", "RoCE": "Ethernet"}[layer]
             self._add(name, int(speed) * 1e6 / 8, int(port), layer)
         elif (match := _DEVICE.search(text)) is not None:
-            self._device, self._rated, self._active = match[1], "", False
-        elif self._device and (match := _STATE.match(text)) is not None:
+            self._device, self._rated, self._active = match[1] or match[2], "", False
+        elif (match := _LINK.search(text)) is not None:
+            yield from self._link(match[1], float(match[2]), int(match[3]), text)
+        else:
+            yield from self._port(text)
+
+    def _port(self, text: str) -> Iterator[tuple[str, str]]:
+        """Note state, rate and layer of the port of a device; one that is not active is evidence."""
+        if (match := _RDMA.match(text)) is not None:
+            if match[2] != "ACTIVE":
+                self._down.add(match[1])
+            self.is_connected = self.is_connected or match[1] not in self._down
+        if self._device and (match := _STATE.match(text)) is not None:
             self._active = match[1].upper() == "ACTIVE"
+            self.is_connected = self.is_connected or self._active
             if not self._active:
                 yield "port-down", f"port of {self._device} is {match[1]}, not active"
         elif self._device and self._active and (match := _RATE.match(text)) is not None:
@@ -322,6 +354,17 @@ class Paths:
         elif self._rated and (match := _LAYER.match(text)) is not None:
             self._add(self._rated, self.ports[self._rated].bytes_per_second or 0.0, 1, match[1])
             self._rated = ""
+
+    def _link(self, what: str, speed: float, width: int, text: str) -> Iterator[tuple[str, str]]:
+        """Note what a device can; what its link has is evidence if that is less and lspci does not say it itself."""
+        if what == "Cap":
+            self._able = (speed, width)
+            return
+        (most, widest), self._able = self._able, (0.0, 0)
+        is_slow = speed < most and speed != _AT_REST
+        if (is_slow or width < widest) and "downgraded" not in text:
+            able = f"of {most:g} GT/s x{widest} that its device can"
+            yield "pcie-degraded", f"a PCI Express link runs at {speed:g} GT/s x{width}, {able} (lspci)"
 
     def _add(self, name: str, rate: float, port: int, layer: str | None) -> None:
         self.ports[name] = RdmaPort(device=name, port=port, bytes_per_second=rate, layer=layer, up=True)

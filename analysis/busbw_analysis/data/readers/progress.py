@@ -61,7 +61,7 @@ HANG: Final = Phase(
     "",
     "",
     "a rank that did not start or does not make the call, an interface or NIC that other hosts do not reach",
-    "run it again with NCCL_DEBUG=INFO, and compare the last lines of all ranks",
+    "run it again with NCCL_DEBUG=INFO (MPI: I_MPI_DEBUG=6, UCX_LOG_LEVEL=info); compare the last lines of all ranks",
 )
 """Of which a text says only that there is one."""
 HELPING: Final = {
@@ -117,9 +117,10 @@ _PRINTING: Final = re.compile(
 """A message of NCCL, UCX or srun, which names its host."""
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN) ")
 _HANGS: Final = re.compile(
-    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )(?<![a-z_])(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?"
+    r"(?i)(?<!no )(?<!not )(?<!n't )(?<!never )(?<!longer )(?<!timer )(?<![a-z_])"
+    r"(?:hang(?:s|ed|ing)?|hung|stuck(?:s|ed)?"
     r"|freez[a-z]{1,4}|frozen|deadlock[a-z]{0,3}|(?<!-)(?:timeouts?|time out|times out|timed out|timedout)(?! \())"
-    r"(?![a-z_])(?! ?[=:] ?\S|\(| -+\w| \d+[smhd]?\b)"
+    r"(?![a-z_])(?! ?[=:] ?\S|\(| -+\w| \d+[smhd]?\b| recovery\b)"
     r"(?! (?:the )?(?:\w+ )?(?:layer|weight|param|embedding|encoder|backbone))"
     r"|\u5361\u4f4f|\u5361\u6b7b|\u5361\u5728\u8fd9|\u8d85\u65f6"
 )
@@ -382,6 +383,11 @@ class Progress:
     def is_of_hosts(self) -> bool:
         """Whether the messages are of a job on several hosts."""
         return max(len(self._hosts), self._nodes) > 1 or any(way.startswith("NET/") for way in self._ways)
+
+    @property
+    def is_of_one_host(self) -> bool:
+        """Whether the messages say that the job is on one host."""
+        return self._nodes == 1 and not self.is_of_hosts
 
     @property
     def hangs(self) -> bool:
