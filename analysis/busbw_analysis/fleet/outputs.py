@@ -146,7 +146,7 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         pairs = counted(verdict.at_once, "pair")
         return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
     if len(verdict.next_pairs) > 1:
-        return f"{', '.join(names)} or the link between them {what.removeprefix('the link ')}"
+        return f"{', '.join(names)} or the link between them {'may be slow' if verdict.kind == 'undecided' else slow}"
     if verdict.kind == "link" or (verdict.kind == "undecided" and len(names) == 2):
         return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
     return f"{listed(names)} {what}"
