@@ -1314,3 +1314,17 @@ def test_a_failure_above_the_rows_is_of_a_run(tmp_path: Path) -> None:
     """NVIDIA/nccl-tests#280."""
     failure = "node1: Test NCCL failure common.cu:1005 'unhandled CUDA error'\n"
     assert "failed-test" in codes(read(tmp_path, f"{failure}{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{ROW}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_error"),
+    [
+        ("[node3:12345] frobnicate_init: ERROR: cannot map doorbell of mlx5_3", True),
+        ("2023/09/02 06:23:37 error creating new device", True),
+        ("[node3:12345] frobnicate_init: errors=0", False),
+        ("There are no errors but I cannot say why it needs 4 hours", False),
+    ],
+)
+def test_an_error_that_no_reader_knows_is_quoted(tmp_path: Path, line: str, *, is_error: bool) -> None:
+    error = error_of(tmp_path, f"I get this\n{line}\nand then it exits. Any idea?\n")
+    assert [label for label, text in error.lines if line in text] == (["Error"] if is_error else [])

@@ -432,7 +432,7 @@ class Draft:
     def _fault(self, codes: Iterable[str] = FAULTS) -> tuple[str, str] | None:
         """Text and action of the gravest fault that is evident, of those with these codes."""
         unused = {"port-down"} if self.paths.is_connected else set[str]()
-        unused |= OF_NETWORKS if self.progress.is_of_one_host else set()
+        unused |= set() if self.progress.is_of_hosts else OF_NETWORKS
         found = (code for code in codes if code in self._notes and code not in unused)
         return next(((self._noted(code), ACTION[code]) for code in found), None)
 

@@ -431,11 +431,22 @@ def _unknown(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> Lo
         except LogError as error:
             if error.code in {"hang", "job-failed"}:
                 return error
+    errors = ((at, line.strip()) for at, line in enumerate(_texts(head), 1) if _ERROR.search(line) is not None)
+    at, line = next(errors, (0, ""))
+    quoted = [("Error", f"busbw does not know what line {at} means: {line[:_QUOTED]}")] if line else []
     return LogError(
         f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with --format "
         "of busbw show or import; else write a table with the headings op, ranks, size and time_us",
-        _evidence(name, file, pasted, head),
+        [*quoted, *_evidence(name, file, pasted, head)],
     )
+
+
+_ERROR: Final = re.compile(
+    r"(?i)^(?:.{0,60}[]:)>*]|.{0,30}\d:\d\d(?:[.,]\d+)?Z?) .{0,200}?\b(?:errors?|fatal|fail(?:ed|ure)|cannot|can't"
+    r"|could not|couldn't|unable to|refused|denied|timed out|no such|aborted|invalid)\b(?! ?[=:]? ?(?:0|no|none)\b)"
+)
+"""Of a program that says what went wrong, behind its name, a time or a host: people's sentences have nothing before."""
+_QUOTED: Final = 200
 
 
 def _evidence(name: str, file: IO[bytes], pasted: paste.Paste, head: bytes) -> list[tuple[str, str]]:

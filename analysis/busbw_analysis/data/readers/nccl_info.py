@@ -44,7 +44,7 @@ KINDS: Final = (
         re.compile(r"NET/OFI .{0,200}(?:[Ii]nitialization failed|Unable to find a protocol|Failing initialization)"),
         "the network plugin for libfabric (EFA, Slingshot) found no provider",
     ),
-    Evidence("no-rdma", re.compile(r"provider (efa|cxi|verbs) output empty list"), "libfabric finds no NIC for {}"),
+    Evidence("no-provider", re.compile(r"provider (efa|cxi|verbs) output empty list"), "libfabric finds no NIC for {}"),
     Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
     Evidence("nic-closed", re.compile(r"NCCL WARN Call to ibv_open_device failed"), "NCCL cannot open a NIC"),
     Evidence(
@@ -175,7 +175,7 @@ KINDS: Final = (
     *hosts.KINDS,
 )
 HARMLESS: Final = frozenset(
-    {"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
+    {"no-rdma", "no-provider", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
 )
 """Codes of evidence after which NCCL goes on, although it warns."""
 REMEDY: Final = "remedy"
@@ -187,6 +187,7 @@ ACTIONS: Final = {
         "rdma-off": _UNSET,
         "wrong-interface": "name the right one (NCCL_SOCKET_IFNAME)",
         "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
+        "no-provider": "give the job its RDMA devices (fi_info must list them there), then run it again",
         "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
         "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
         "locked-memory": "raise the limit of locked memory (ulimit -l), load nvidia-peermem",

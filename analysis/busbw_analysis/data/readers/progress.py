@@ -385,11 +385,6 @@ class Progress:
         return max(len(self._hosts), self._nodes) > 1 or any(way.startswith("NET/") for way in self._ways)
 
     @property
-    def is_of_one_host(self) -> bool:
-        """Whether the messages say that the job is on one host."""
-        return self._nodes == 1 and not self.is_of_hosts
-
-    @property
     def hangs(self) -> bool:
         """Whether something shows a hang: a program of which nothing follows, ranks that did not start or are not
         ready beside others, addresses of different networks, a person who says it.
