@@ -55,7 +55,7 @@ LINES: Final = (
     ("job-master-0      0/2     CrashLoopBackOff   8     2m32s", "pod-warning", "job-master-0"),
     ("back-off 40s restarting failed container=pytorch pod=simple-0_x(2e06) {}", "pod-warning", "simple-0"),
     ("libibverbs: Warning: no userspace device-specific driver found for /sys/class/uverbs1", "no-driver", "uverbs1"),
-    ("NVML: Unable to retrieve NVLink information as all links are inActive", "nvlink-down", "all"),
+    ("NVML: Unable to retrieve NVLink information as all links are inActive", "nvlink-idle", "none"),
     ("     rx_discards_phy: 5142", "nic-errors", "5142"),
     ("link mlx5_0/1 state DOWN physical_state DISABLED netdev eth0", "port-down", "mlx5_0"),
 )
@@ -217,3 +217,12 @@ def test_what_failed_may_stand_in_the_prose_around_fences(tmp_path: Path) -> Non
     failed = answered(tmp_path, text.format("Error: Transport retry count exceeded on mlx5_0:1/RoCE", active))
     assert (failed.code, "line 1" in failed.answer) == ("job-failed", True)
     assert answered(tmp_path, text.format("Why is it slow?", active)).code == "no-results"
+
+
+def test_a_pod_that_found_a_node_is_no_fault(tmp_path: Path) -> None:
+    failed = (
+        "  Warning  FailedScheduling  5m  default-scheduler  0/2 nodes are available: 2 Insufficient nvidia.com/gpu.\n"
+    )
+    found = "  Normal   Scheduled  4m  default-scheduler  Successfully assigned default/w-0 to node1\n"
+    assert "Insufficient" in answered(tmp_path, failed).answer
+    assert "Insufficient" not in answered(tmp_path, failed + found).answer

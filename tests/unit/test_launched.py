@@ -2,7 +2,7 @@
 
 import pytest
 
-from busbw_analysis.data.readers.launched import launched
+from busbw_analysis.data.readers.launched import Launched, launched, launched_any
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,26 @@ from busbw_analysis.data.readers.launched import launched
         ("mpirun -np 2 -H a,b", 2, 2),
         ("mpirun -H a:4,b:4", 8, 2),
         ("mpirun -np 8", 8, None),
+        ("srun -n 16 --nodes=2-4", 16, None),
+        ("jsrun -n 4 -a 4 -g 4", None, None),  # -n counts sets of resources
         ("srun", None, None),
     ],
 )
 def test_ranks_and_hosts_of_a_command(command: str, ranks: int | None, hosts: int | None) -> None:
     launch = launched(f"{command} ")
     assert (launch.ranks, launch.even_hosts) == (ranks, hosts)
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks", "hosts"),
+    [
+        ("srun -n 4 -N 2 ./bench -N 8 out.csv", 4, 2),
+        ("srun -n 4 -l ./bench -N 2 out.csv", 4, None),
+        ("srun -n 2 ./bench --gpus 8", None, None),  # each may drive several
+        ("srun -n 2 ./bench --gpus 1", 2, None),
+        ("mpirun -np 4 -host a ./bench : -np 4 -host b ./bench", None, None),
+        ("mpirun --hostfile ./hosts -np 4 ./bench", 4, None),
+    ],
+)
+def test_the_options_of_a_program_are_none_of_its_launcher(command: str, ranks: int | None, hosts: int | None) -> None:
+    assert launched_any(command) == Launched(ranks, hosts)

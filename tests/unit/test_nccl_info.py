@@ -239,9 +239,14 @@ def test_a_command_line_and_the_state_of_links_are_evidence(line: str, code: str
 def test_a_link_that_lspci_calls_downgraded_is_evidence(tmp_path: Path) -> None:
     text = "\t\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n"
     assert "pcie-degraded" in {note.code for note in read_log(pasted(tmp_path, text)).notes}
+    plain = text.replace(" (downgraded)", "")
+    express = "\tCapabilities: [70] Express (v2) {}, MSI 00\n"
     assert "pcie-degraded" in {
-        note.code for note in read_log(pasted(tmp_path, text.replace(" (downgraded)", ""))).notes
+        note.code for note in read_log(pasted(tmp_path, express.format("Endpoint") + plain)).notes
     }
+    for port in (express.format("Root Port (Slot+)"), ""):  # has what is behind it
+        assert not read_log(pasted(tmp_path, port + plain)).notes
+    assert not read_log(pasted(tmp_path, express.format("Endpoint") + plain.replace("x16\n", "x0\n"))).notes
     assert not read_log(pasted(tmp_path, text.replace("32GT/s", "8GT/s").replace(" (downgraded)", ""))).notes
     resting = text.replace("8GT/s", "2.5GT/s")
     assert {note.code for note in read_log(pasted(tmp_path, resting)).notes} == {"pcie-rest"}, "as at rest"

@@ -21,6 +21,7 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.readers.deduce import said
 from busbw_analysis.data.readers.log import Said
 from busbw_analysis.data.readers.nccl_info import remedy
+from busbw_analysis.data.readers.paste import of_json
 from busbw_analysis.data.sources import find, logs_in
 
 HEADER = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
@@ -1328,3 +1329,20 @@ def test_a_failure_above_the_rows_is_of_a_run(tmp_path: Path) -> None:
 def test_an_error_that_no_reader_knows_is_quoted(tmp_path: Path, line: str, *, is_error: bool) -> None:
     error = error_of(tmp_path, f"I get this\n{line}\nand then it exits. Any idea?\n")
     assert [label for label, text in error.lines if line in text] == (["Error"] if is_error else [])
+
+
+def test_rows_below_a_gap_keep_both_of_their_results(tmp_path: Path) -> None:
+    heading = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
+    row = "{0} {1} float sum -1 {2:.1f} 10.00 10.00 0 {2:.1f} 10.00 10.00 0\n"
+    rows = [row.format(size, size // 4, size / 1e4) for size in (1 << 20, 1 << 22, 1 << 24)]
+    text = f"$ mpirun -np 2 all_reduce_perf -b 1M -e 16M -f 4 -g 1\n{heading}{rows[0]}...\n{rows[1]}{rows[2]}"
+    assert len(read(tmp_path, text).imported) == 6
+
+
+def test_a_list_of_records_with_lists_is_no_log_in_pieces() -> None:
+    """NVIDIA/nvbandwidth's JSON, whose descriptions look like the titles of its other output."""
+    case = {"bandwidth_description": "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n", "matrix": [["12.5"]]}
+    nested = json.dumps({"testcases": [case] * 4})
+    flat = json.dumps([{"msg": f"line {number}"} for number in range(5)])
+    assert of_json(nested, lambda text: "memcpy" in text) is None
+    assert of_json(flat, lambda text: "line 3" in text) is not None

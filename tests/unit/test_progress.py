@@ -1157,3 +1157,43 @@ def test_a_failure_below_rows_has_its_meaning(tmp_path: Path) -> None:
         assert end.status == "failed"
         assert (meaning or "Failed to complete run_iter_bw function successfully") in end.reason
         assert ("; usually " in end.reason) == (meaning is not None)
+
+
+_STEPS: Final = "".join(f"step: {step}, loss: 2.1, time: {250 + step}.0 ms\n" for step in range(1, 13))
+_MUNGE: Final = "A requested component was not found, or was unable to be opened.  This\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _MUNGE,
+        "[node1][[1,1],0][btl_openib_component.c:1699:init_one_device] error obtaining device attributes for mlx5_0\n",
+        "modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules/5\n",
+        "fi_getinfo() call failed, using sockets\n",
+        "WARNING telemetry: unable to connect to server metrics.local (Connection refused)\n",
+        "MPI_Rank(0): starting on node1 with GPU 0\n",
+        "UCX  DEBUG rdmacm client: got event RDMA_CM_EVENT_REJECTED\n",
+    ],
+)
+def test_steps_around_what_programs_do_without_are_of_a_job_that_goes_on(tmp_path: Path, line: str) -> None:
+    assert refused(tmp_path, line + _STEPS).code == "training-log"
+    if line == _MUNGE:
+        assert refused(tmp_path, _STEPS + line).code == "training-log"
+
+
+def test_a_hang_is_said_before_what_programs_do_without(tmp_path: Path) -> None:
+    start = "node1:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1000 - Init START\n"
+    assert refused(tmp_path, f"{_MUNGE}{start}It hangs here forever.\n").code == "hang"
+
+
+def test_an_exception_that_a_program_survived_is_no_failure(tmp_path: Path) -> None:
+    traced = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: upload failed\n'
+    assert refused(tmp_path, f"{_STEPS}{traced}").code == "job-failed"
+    assert refused(tmp_path, f"{_STEPS}{traced}Uploaded on second try\n").code == "training-log"
+
+
+def test_ranks_that_all_started_are_numbered_as_one_job(tmp_path: Path) -> None:
+    started = "Initializing distributed: GLOBAL_RANK: {}, MEMBER: {}/2\n"
+    both = started.format(0, 1) + started.format(1, 2)
+    assert refused(tmp_path, both + both).code != "job-failed"
+    assert refused(tmp_path, 2 * started.format(0, 1)).code == "job-failed"

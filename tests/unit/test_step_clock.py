@@ -271,3 +271,23 @@ def test_a_failure_far_below_the_first_steps_is_said() -> None:
     assert len(of(many).steps) == 60
     assert refused(many + FULL).code == "job-failed"
     assert len(of(f"{many}dataloader worker exited with exit code 137, restarting it\n{STEPS}").steps) == 90
+
+
+def test_samples_of_an_epoch_are_no_steps() -> None:
+    """pytorch/examples: the number of samples with their share behind it."""
+    lines = (
+        f"2026-01-01 10:{at // 60:02}:{at % 60:02} Train Epoch: 1 [{640 * at}/60000 ({at}%)]\tloss=0.5\n"
+        for at in range(0, 60, 2)
+    )
+    assert refused("".join(lines)).code != OfTraining.code
+
+
+def test_an_evaluation_between_two_lines_is_no_part_of_a_step() -> None:
+    evaluation = "2026-01-01 10:{0:02}:50 evaluating\n"
+    lines = "".join(
+        f"2026-01-01 10:{at // 30:02}:{2 * at % 60:02} step {at} loss 2.1\n"
+        + (evaluation.format(at // 30) if at % 30 == 5 else "")
+        for at in [*range(30, 36), *range(60, 66), *range(90, 96), *range(120, 126)]
+    )
+    times = require(step_times(of(lines)))
+    assert (times.low, times.high) == (2.0, 2.0)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from busbw.errors import StoreError, UsageError, refuse_unknown
-from busbw.escape import echo
+from busbw.errors import LogError, StoreError, UsageError, refuse_unknown
+from busbw.escape import echo, plain_text
 from busbw.runs import store
 from busbw.runs.files import replaced
 from busbw.runs.plan import check_label
@@ -17,7 +17,7 @@ from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli.options import each_log, log_facts, log_options, parsed, read_runs, run_options
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.sources import STANDARD_INPUT, find, without_copies
+from busbw_analysis.data.sources import BESIDE, STANDARD_INPUT, find, without_copies
 from busbw_analysis.history.engine import engine_of
 
 
@@ -33,19 +33,35 @@ from busbw_analysis.history.engine import engine_of
 def import_(*, logs: tuple[str, ...], label: str | None, results_dir: Path) -> None:
     """Store each LOG of another tool, or in a folder or archive, as a run with a copy of the log; print its folder.
 
-    All logs are read before anything is written.
+    All logs are read before anything is written. Beside others, logs of trainings or without results are left out.
     """
     paths = [Path(log) for log in logs]
     if STANDARD_INPUT in paths:
         raise UsageError("standard input cannot be copied into the run; give a file")
     with engine_of(None) as engine:
-        runs = list(engine.map(partial(read_log, results_dir, log_facts()), paths))
-    unfit = next((path for path, run in zip(paths, runs, strict=True) if run.run.imported is None), None)
+        read = dict(zip(paths, engine.map(partial(_read_or_code, results_dir, log_facts()), paths), strict=True))
+    runs = {path: run for path, run in read.items() if not isinstance(run, str)}
+    for path in [] if runs else paths:
+        read_log(results_dir, log_facts(), path)
+    unfit = next((path for path, run in runs.items() if run.run.imported is None), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is already a run; import takes logs of other tools")
-    for path, run, kept in zip(paths, runs, without_copies(runs), strict=True):
+    for path, code in read.items():
+        if isinstance(code, str):
+            echo(f"busbw: {plain_text(str(path))}: no results of a benchmark ({code}); it is left out", err=True)
+    for (path, run), kept in zip(runs.items(), without_copies(runs.values()), strict=True):
         if kept:
             echo(str(_keep(path, run, results_dir, label)))
+
+
+def _read_or_code(results_dir: Path, facts: LogFacts, path: Path) -> store.StoredRun | str:
+    """The run of a log, or why it has no results where others have: a code in ``BESIDE``."""
+    try:
+        return read_log(results_dir, facts, path)
+    except LogError as error:
+        if error.code in BESIDE:
+            return str(error.code)
+        raise
 
 
 def read_log(results_dir: Path, facts: LogFacts, path: Path) -> store.StoredRun:

@@ -48,7 +48,7 @@ _FEWEST_SAME: Final = 8
 _MOST_FILES: Final = 10_000
 _OF_JOBS: Final = frozenset({"job-failed", "hang"})
 """Codes of errors that say why a log has no result."""
-_BESIDE: Final = frozenset({"messages", "training-log"})
+BESIDE: Final = frozenset({"messages", "training-log"})
 """Codes of logs without results that may stand beside those with results, which are read then."""
 _MOST_NAMED: Final = 8
 REPORT_FILES: Final = ("report.html", "report.md", "report.json")
@@ -311,7 +311,7 @@ def _read_side(inputs: Sequence[Found], facts: LogFacts | None) -> list[Summaris
         try:
             read.append(entry.read(facts))
         except LogError as error:
-            if len(inputs) == 1 or error.code not in _OF_JOBS | _BESIDE:
+            if len(inputs) == 1 or error.code not in _OF_JOBS | BESIDE:
                 raise
             failed.append((entry.path, error))
     if any(error.code in _OF_JOBS for _, error in failed):

@@ -23,6 +23,7 @@ from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.readers.logs import UNKNOWN
 from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
 from busbw_analysis.fleet.topology import Path_
@@ -337,6 +338,7 @@ def _of_pairs(
         time
         for stored, own in zip(runs, hosts, strict=True)
         for time in _times(stored, own if are_hosts else nodes_of_ranks(own)[0])
+        if not are_hosts or UNKNOWN not in own  # of a log beside them that names none
     ]
     nodes = tuple(dict.fromkeys(name for time in times for name in (time.sender, time.receiver)))
     number = {name: place for place, name in enumerate(nodes)}
@@ -428,7 +430,9 @@ def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str,
     several = len({tuple(sorted(pair[:2])) if symmetric else pair[:2] for pair in own}) < len(own)
     for first, second, seconds in own:
         # Who meets whom is scheduled: half of the pairs of each node confirm, whatever the order is.
-        confirms = not several and pairs[first, True] + pairs[second, True] < pairs[first, False] + pairs[second, False]
+        confirms = (
+            not several and pairs[first, True] + pairs[second, True] <= pairs[first, False] + pairs[second, False]
+        )
         # A collective has no direction: half of a node's pairs count as sent.
         swap = symmetric and sent[first, confirms] > sent[second, confirms]
         pair = (second, first) if swap else (first, second)

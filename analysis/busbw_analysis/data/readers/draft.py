@@ -180,6 +180,8 @@ class Draft:
 
     def _take_evidence(self, line: int, text: str) -> frozenset[str]:
         """Note what a line says of the way that data take; return the codes."""
+        if hosts.SCHEDULED in text:
+            self._notes.pop("pod-unscheduled", None)
         evidence = dict(self.paths.evidence(text))
         for code, meaning in evidence.items():
             self.note(code, line, meaning)
@@ -232,14 +234,14 @@ class Draft:
         no_time = fields.get("time_seconds") == 0.0
         if not results or no_time or any(isinstance(value, float) and value < 0 for value in results):
             self.note("not-a-number", line, "a row without a time or rate, or with a negative one, is ignored")
-        elif self._gap and self._begins_again(fields.get("tool_size_bytes")):
+        elif self._gap and self._begins_again(line, fields.get("tool_size_bytes")):
             self.note("shortened", line, "rows below lines that were left out are of another table, and are ignored")
         else:
             self.rows.append(fields | {"line": line})
 
-    def _begins_again(self, size: object) -> bool:
-        """Whether a size is not above that of the row before."""
-        last = self.rows[-1].get("tool_size_bytes") if self.rows else None
+    def _begins_again(self, line: int, size: object) -> bool:
+        """Whether a size is not above that of the line before: in place and out of place are on one line."""
+        last = self.rows[-1].get("tool_size_bytes") if self.rows and self.rows[-1]["line"] != line else None
         return isinstance(size, int) and isinstance(last, int) and size <= last
 
     def collective(
@@ -339,6 +341,10 @@ class Draft:
             ports=tuple(self.paths.ports.values()),
         )
 
+    @property
+    def _job(self) -> str:
+        return "a parallel job" if self.tool == "failed job" else self.tool
+
     def _told(self) -> tuple[str, str] | None:
         """What to answer if there is no result, and what to do: the gravest fault, or the first fact that healthy jobs
         do not have; of hardware alone any fact.
@@ -372,7 +378,7 @@ class Draft:
         end = None if of_people else self.progress.end(self._notes)
         is_word = bool(told and self.help.said) and self.progress.phase is None  # "timeout", of a help message
         if end is not None and self.progress.hangs and not is_word:
-            message = f"a log of {self.tool} without results: {end.answer}"
+            message = f"a log of {self._job} without results: {end.answer}"
             lines = end._replace(fault=self._fault()).lines
             seen = [
                 ("Also", noted)
@@ -387,7 +393,7 @@ class Draft:
             where = "" if end is None else f"; {end.answer}"
             more = "add the rows or errors that follow" + ("" if end is None else f"; if it hangs there, {end.action}")
             do = [] if end is None else [("Do", more)]
-            message = f"a log of {self.tool} without results, an error or a sign of a hang{where}"
+            message = f"a log of {self._job} without results, an error or a sign of a hang{where}"
             if told is not None:
                 message, do = f"{told[0]}; it has no results, and no error{where}", [("Do", f"{told[1]}; {more}")]
             error = LogError(message, [*facts, *advised, *do], code="messages", log=self.source)
@@ -396,7 +402,12 @@ class Draft:
         if told is not None and not reasons:
             raise LogError(told[0], [("Do", told[1]), *advised], code="messages", log=self.source)
         lacks = "no line has the columns that busbw reads there (docs/logs.md)"
-        why = next(iter(reasons), "it describes links, and has no rates" if self.tool == "hardware" else lacks)
+        why = next(
+            iter(reasons),
+            "it describes hosts or links, and no rates or faults that busbw knows"
+            if self.tool == "hardware"
+            else lacks,
+        )
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
         raise LogError(f"{self.source}: {name} without results: {why}", [*facts, *advised], code="no-results")
 

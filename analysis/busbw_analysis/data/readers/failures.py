@@ -34,6 +34,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: bool = False
     waits: bool = False
     follows: bool = False
+    passes: bool = False
 
     @property
     def sign(self) -> str:
@@ -56,6 +57,7 @@ WORDS, FAILURES = _shipped()
 NUMBERING: Final = next(place for place, failure in enumerate(FAILURES) if failure.name == "numbering")
 SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
+_PASSES: Final = re.compile("|".join(failure.sign for failure in FAILURES if failure.passes).encode())
 _NEEDED: Final = words_of(failure.sign for failure in FAILURES)
 _NEEDED_BYTES: Final = tuple(word.encode() for word in _NEEDED)
 _GOES_ON: Final = re.compile(
@@ -89,10 +91,15 @@ class _Sign:
 SIGN: Final = _Sign()
 
 
+def passes(text: bytes) -> bool:
+    """Whether programs often go on after all that a text says of failures."""
+    return all(_PASSES.search(match.string) is not None for _, match in _about_failures(text))
+
+
 def after_the_last(text: bytes) -> bytes:
     """What follows the last line about a failure; nothing unless programs go on after all of them."""
     failed = list(_about_failures(text))
-    if not failed or not all(_GOES_ON.search(match.string) for _, match in failed):
+    if not failed or not all(_GOES_ON.search(match.string) or _PASSES.search(match.string) for _, match in failed):
         return b""
     return b"\n".join(text.split(b"\n")[failed[-1][0] + 1 :])
 

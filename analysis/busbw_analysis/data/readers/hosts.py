@@ -32,8 +32,9 @@ SIGN: Final = re.compile(
     rb"|Link \d+: (?:Replay|Recovery|CRC)[\w ]{0,20} Errors:|^hca_id:\s|^link \S+/\d+ .*physical_state"
     rb"|^\s*Reason=\S.{2,140} \[[\w.-]+@\d{4}-|update_node: node \S+ reason|Node state check: "
     rb"|libfabric:\d+:\d*:\S*<warn>|all links are inActive|libibverbs: Warning"
-    rb"|^\S+ +\d+/\d+ +(?:Init:)?(?:CrashLoop|Error|OOMK|ErrIm|ImagePull|Evict|Pending|CreateCont)"
-    rb"|/hw_counters/|(?:_phy|out_of_buffer): [1-9]|back-off \S+ restart|(?<!-)-{74}(?!-)|^\s*Local host: +\S"
+    rb"|^\S+ +\d+/\d+ +(?:Init:)?(?:CrashLoop|Error|OOMK|ErrIm|ImagePull|Evict|CreateCont)"
+    rb"|/hw_counters/|(?:_phy|out_of_buffer): [1-9]|back-off \S+ restart"
+    rb"|(?<!-)-{74}\r?\n(?:\S{1,40}: )?(?:WARNING|A|The|No|An|It|By|Open)\b|^\s*Local host: +\S"
 )
 """In a text that has such lines, and perhaps no results."""
 LIKELY: Final = re.compile(
@@ -41,7 +42,7 @@ LIKELY: Final = re.compile(
     "|EDAC|AMD-Vi|DMAR|not responding|blocked for|I/O error|above thr|Errors:|Lustre|^State +:|_err|discards"
     "|^Reason=|update_node|state check|libfabric provider"
     "|<warn>|inActive|back-off|libibverbs|\\d/\\d+ +(?:Init|Cra|Err|OOM|Ima|Evi|Pen|Unk|Creat)"
-    "|link_downed|out_of_|CRC|^link |hca_id|state:"
+    "|y assigned |link_downed|out_of_|CRC|^link |hca_id|state:"
 )
 """One of which is in every line of these kinds."""
 KINDS: Final = (
@@ -82,7 +83,7 @@ KINDS: Final = (
     Evidence("no-fabric", re.compile(r"^State +: (In Progress|Not Started)"), "NVSwitch is not set up (Fabric: {})"),
     Evidence("no-nvswitch", re.compile(r"NV_WARN_NOTHING_TO_DO"), "nvidia-fabricmanager finds no NVSwitch"),
     Evidence("nvlink-down", re.compile(r"NvLink link (\d+) is currently down"), "NVLink {} is down (DCGM)"),
-    Evidence("nvlink-down", re.compile(r"all links are inActive"), "all NVLinks of a GPU are down"),
+    Evidence("nvlink-idle", re.compile(r"all links are inActive"), "a GPU has NVLinks, and none is in use"),
     Evidence(
         "nvlink-errors",
         re.compile(r"Link (\d+): ((?:Replay|Recovery|CRC)[\w ]{0,20}) Errors: ([1-9]\d*)"),
@@ -113,7 +114,7 @@ KINDS: Final = (
         "pod-warning",
         re.compile(
             r"^(\S+) +\d+/\d+ +((?:Init:)?(?:CrashLoopBackOff|Error|OOMKilled)|ErrImagePull|ImagePullBackOff|Evicted"
-            r"|Pending|Unknown|CreateContainer(?:Config)?Error)\b"
+            r"|Unknown|CreateContainer(?:Config)?Error)\b"
         ),
         "Kubernetes does not run pod {} ({})",
     ),
@@ -137,7 +138,7 @@ KINDS: Final = (
     ),
     Evidence(
         "ucx-tcp",
-        re.compile(r"(?:inter-node|ep_cfg|\bep).{0,20}cfg#\d+ tag\((tcp/\S+?)(?: [^)]*tcp/\S+?)*\)"),
+        re.compile(r"(?:inter-node|ep_cfg|\bep).{0,20}cfg#\d+ tag\((tcp/[^\s)]+)(?: tcp/[^\s)]+)*\)"),
         "UCX sends over TCP ({})",
     ),
     Evidence(
@@ -186,6 +187,7 @@ ACTIONS: Final = {
         "nic-errors": "look whether it grows during a run; then cable, module and port, or flow control (PFC, ECN)",
     },
     "host-path": {
+        "nvlink-idle": "expect that without a bridge between GPUs; where NVSwitch or a bridge is, reset the GPUs",
         "nvlink-groups": "keep what exchanges most within a group; between groups expect what PCI Express has",
         "gpu-memory": "drain the host, reset the GPU; have it replaced if errors come again (nvidia-smi -q -d ECC)",
         "nvlink-errors": "reset the GPUs; if they grow again, replace the GPU, bridge or board",
@@ -219,7 +221,9 @@ ACTIONS: Final = {
 """Codes of evidence, and what to do about it: for what goes over a network, within a host, for both; what is beside
 them explains no rate.
 """
-PASSING: Final = frozenset({"nvlink-groups", "mpi-says", "libfabric-warns", "no-driver"})
+SCHEDULED: Final = "Successfully assigned "
+"""Of a pod for which there was no node before."""
+PASSING: Final = frozenset({"nvlink-groups", "nvlink-idle", "mpi-says", "libfabric-warns", "no-driver"})
 """Codes of evidence that healthy hosts have as well."""
 _TRANSPORT: Final = re.compile(
     r"^#? *(?:resource \d+ +: +md \d+ +dev \d+ +flags \S+ |Transport: )([a-z]+)[\w]*(?:/(\S+))?"

@@ -11,7 +11,7 @@ _BINDING: Final = re.compile(r"\b(?:numactl|nice)\b(?:\s+-\S+(?:\s+(?:\d[\d,-]*|
 """Programs before the tool whose options look like those of a launcher."""
 _MCA: Final = re.compile(r"(?<!\S)--?mca\s+\S+\s+\S+")
 _OPTIONS: Final = tuple(
-    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name)
+    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b(?!-\d)"), name)
     for options, name in (
         (r"-np\s*|-n\s*|--ntasks[= ]|--np[= ]", "ranks"),
         (r"-N\s*|--nodes[= ]", "hosts"),
@@ -20,6 +20,13 @@ _OPTIONS: Final = tuple(
 )
 _OTHER_COUNTS: Final = re.compile(r"(?<!\S)--?(?:np?|n?per(?:node|socket)|N)(?![\w-])|\bppr:")
 """Options of Open MPI that say how many ranks there are, or are in each node."""
+_PATHS: Final = frozenset(
+    {"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f", "-D", "--chdir", "-wdir", "--wdir"}
+    | {"-o", "--output", "-e", "--error", "-i", "--input", "--container-image", "--container-mounts", "--cpu-bind"}
+)
+"""Options of launchers whose value may be a path."""
+_GPUS: Final = re.compile(r"(?<!\S)(?:-g|--n?gpus)[= ]+(?!1\b)\d")
+"""An option of a program that drives several GPUs, which are ranks as well."""
 _SHORT: Final = re.compile(r"-[A-Za-z]\d+")
 _STARTERS: Final = re.compile(r"\b(?:torchrun|deepspeed|accelerate|python\S*|(?:ba)?sh|bash)\b")
 """Programs that may start more ranks themselves."""
@@ -40,6 +47,8 @@ class Launched(NamedTuple):
 def launched(launcher: str) -> Launched:
     """What the part of a command line says that stands before the name of the program."""
     launcher = _BINDING.sub("", launcher)
+    if "jsrun" in launcher:  # whose -n counts sets of resources
+        return Launched()
     options = {name: int(match[1]) for sign, name in _OPTIONS if (match := sign.search(launcher)) is not None}
     if "hosts" in options and _OF_MPI.search(launcher) is not None:  # -N of Open MPI
         options["of_host"] = options.pop("hosts")
@@ -63,15 +72,16 @@ def launched(launcher: str) -> Launched:
 def launched_any(command: str) -> Launched:
     """The same of a whole command line of any program that starts no ranks itself; nothing for any other line."""
     begin = LAUNCHER.search(command)
-    if begin is None or _STARTERS.search(command) is not None:
+    if begin is None or _STARTERS.search(command) is not None or " : " in command:  # of several programs
         return Launched()
     words = _MCA.sub("", command[begin.end() :]).split()
     before = begin[0]
     own = [begin[0]]
-    for word in words:
+    for at, word in enumerate(words):
         is_value = before[0] == "-" and "=" not in before and _SHORT.fullmatch(before) is None
-        if word[0] != "-" and not is_value:
-            return launched(" ".join(own))
+        is_path = word[0] in "./" and before not in _PATHS
+        if word[0] != "-" and (is_path or not is_value):
+            return Launched() if _GPUS.search(" ".join(words[at:])) is not None else launched(" ".join(own))
         own.append(word)
         before = word
     return Launched()

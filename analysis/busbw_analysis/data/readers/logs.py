@@ -357,7 +357,17 @@ def _ends_in_an_exception(file: IO[bytes]) -> bool:
     """
     file.seek(max(0, file.seek(0, SEEK_END) - HEAD_BYTES))
     before, traced, after = file.read().rpartition(progress.TRACEBACK.encode())
-    return bool(traced) and not _has_steps(after) and _IGNORED.search(before[-500:]) is None
+    lines = after.decode(errors="replace").split("\n")
+    raised = next((at for at, line in enumerate(lines) if progress.EXCEPTION.match(line) is not None), len(lines))
+    goes_on = any(line.strip() and _AT_END.match(line) is None for line in lines[raised + 1 :])
+    return bool(traced) and not goes_on and not _has_steps(after) and _IGNORED.search(before[-500:]) is None
+
+
+_AT_END: Final = re.compile(
+    r"\W|\w*(?:Error|Exception)|[A-Z]?\d{4}|srun|slurm|mpirun|mpiexec|torch|wandb|raise|Root|Killed|Aborted|command "
+    r"|(?:ERROR|WARNING|INFO)\b"
+)
+"""Of Python, a launcher or a logger, behind the exception that ended a program."""
 
 
 _IGNORED: Final = re.compile(
@@ -399,7 +409,7 @@ def _further(
 
 def _goes_on(part: bytes, *, before: bool) -> bool:
     """Whether a job goes on at the end of a part of its log, as ``before`` it, or all that ended it is somebody."""
-    if failures.SIGN.search(part) is None:
+    if failures.SIGN.search(part) is None or (before and failures.passes(part)):
         return before or _has_steps(part)
     return failures.is_only_ended(part) or _has_steps(failures.after_the_last(part))
 

@@ -19,7 +19,8 @@ HARDWARE: Final = re.compile(
 )
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
-    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|Lnk(?:Sta|Cap):|ACSCtl:"
+    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|Lnk(?:Sta|Cap):"
+    r"|Express \(v|ACSCtl:"
     r"|CANNOT Access|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
     r"|(?:Bootstrap|NET) ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
@@ -172,7 +173,6 @@ KINDS: Final = (
         re.compile(r"LnkSta:\s*Speed (2\.5)GT/s \(downgraded\), Width (x\d+)(?! \(downgraded)"),
         "a PCI Express link runs at {} GT/s {}, as it does at rest (lspci)",
     ),
-    *hosts.KINDS,
 )
 HARMLESS: Final = frozenset(
     {"no-rdma", "no-provider", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt", "not-set", "sharp-off"}
@@ -237,7 +237,7 @@ PASSING: Final = hosts.PASSING | {
     *("few-channels", "numa-balancing", "retries", "pxn-off", "peer-gone", "nccl-hint", "acs-on"),
 }
 """Codes of evidence that healthy jobs have as well."""
-EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in KINDS)})
+EVIDENCE: Final = frozenset({"port-down", REMEDY, *(kind.code for kind in (*KINDS, *hosts.KINDS))})
 """All codes of evidence."""
 ACTION: Final = {code: action for actions in ACTIONS.values() for code, action in actions.items()}
 FAULTS: Final = (
@@ -316,7 +316,7 @@ class Paths:
         self.ports: dict[str, RdmaPort] = {}
         self.is_connected = False
         """Whether a port is active."""
-        self._able, self._down = (0.0, 0), set[str]()
+        self._able, self._is_endpoint, self._down = (0.0, 0), False, set[str]()
         self._device, self._rated, self._active = "", "", False
         self._interface = ""
 
@@ -324,7 +324,8 @@ class Paths:
         """Code and meaning of a line that :data:`LIKELY` or that of ``hosts`` matches."""
         if (match := _SOCKET.search(text)) is not None:
             self._interface = f" of {match[1]}"
-        for kind in KINDS:
+        kinds = (*KINDS, *hosts.KINDS) if hosts.LIKELY.search(text) is not None else KINDS
+        for kind in kinds:
             if (match := kind.pattern.search(text)) is not None:
                 yield kind.code, kind.text.format(*filter(None, match.groups()), interface=self._interface)
         if (match := _PORT.search(text)) is not None:
@@ -333,6 +334,8 @@ class Paths:
             self._add(name, int(speed) * 1e6 / 8, int(port), layer)
         elif (match := _DEVICE.search(text)) is not None:
             self._device, self._rated, self._active = match[1] or match[2], "", False
+        elif "Express (v" in text:
+            self._is_endpoint = "Endpoint" in text
         elif (match := _LINK.search(text)) is not None:
             yield from self._link(match[1], float(match[2]), int(match[3]), text)
         else:
@@ -359,11 +362,11 @@ class Paths:
     def _link(self, what: str, speed: float, width: int, text: str) -> Iterator[tuple[str, str]]:
         """Note what a device can; what its link has is evidence if that is less and lspci does not say it itself."""
         if what == "Cap":
-            self._able = (speed, width)
+            self._able = (speed, width) if self._is_endpoint else (0.0, 0)  # ports have what is behind them
             return
         (most, widest), self._able = self._able, (0.0, 0)
         is_slow = speed < most and speed != _AT_REST
-        if (is_slow or width < widest) and "downgraded" not in text:
+        if width and (is_slow or width < widest) and "downgraded" not in text:
             able = f"of {most:g} GT/s x{widest} that its device can"
             yield "pcie-degraded", f"a PCI Express link runs at {speed:g} GT/s x{width}, {able} (lspci)"
 

@@ -248,7 +248,8 @@ def _strings(value: object) -> Iterator[str]:
         elif isinstance(item, list) and item and all(isinstance(line, str) for line in item):
             yield "\n".join(item)
         elif isinstance(item, list) and len(item) > _LEAST_BREAKS and all(isinstance(line, dict) for line in item):
-            yield from _of_key(item)
+            if not any(isinstance(part, list) for line in item for part in line.values()):  # a logger's are flat
+                yield from _of_key(item)
             stack.extend(item)
         elif isinstance(item, list):
             stack.extend(item)

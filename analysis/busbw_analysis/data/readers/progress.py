@@ -245,6 +245,8 @@ class Progress:
         """What says most of a failure in the log (False), and in sentences around it (True)."""
         self._at = set[str]()
         """The hosts that print it."""
+        self._twice: tuple[int, int, int] | None = None
+        """Where a rank started once more, its number, and how many there are."""
         self.in_summary, self._first = False, ""
         """Whether torchrun's summary goes on, up to the rank that failed first; and this rank."""
         self._rank, self._call, self._of = "", "", set[int]()
@@ -296,7 +298,7 @@ class Progress:
             if (member := _MEMBER.search(text)) is not None:
                 rank, ranks = map(int, member.groups())
                 if ("", rank) in self._started:
-                    self._say(NUMBERING, number, [f"rank {rank} of {ranks} twice"])
+                    self._twice = self._twice or (number, rank, ranks)
                 self._started.add(("", rank))
                 self._largest = max(self._largest, (ranks, ""), key=lambda each: each[0])
         elif _STARTED.search(text) is not None:
@@ -360,12 +362,17 @@ class Progress:
 
         alone: whether messages count that usually follow from a failure of another rank
         """
+        if self._twice is not None and len(self._started) < self._twice[-1]:
+            number, rank, ranks = self._twice
+            self._say(NUMBERING, number, [f"rank {rank} of {ranks} twice"])
         failed, mentioned = self._said.get(False), self._said.get(True)
         if failed is None and mentioned is not None and alone:
             failure = mentioned.failure
             mentions = f"the text mentions a failure: {mentioned.words} (line {mentioned.line})"
             return Ending(mentions, failure.causes, failure.action, 2, failure.network, is_mentioned=True)
         if failed is None or (failed.failure.follows and not alone):
+            return None
+        if failed.failure.passes and (self.phase is not None or self.hangs):
             return None
         failure, fault = failed.failure, None
         if failure.follows and mentioned is not None:

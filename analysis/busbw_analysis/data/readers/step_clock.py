@@ -38,7 +38,8 @@ _STAMP: Final = re.compile(
 _SINCE: Final = re.compile(r"tensorflow:loss = \S{1,20}, step = (\d{1,9}) \((\d{1,9}\.\d{1,9}) sec\)\s*$")
 """The seconds since the line before, of ``LoggingTensorHook`` in TensorFlow's ``basic_session_run_hooks.py``."""
 _ELAPSED: Final = re.compile(r"'elapsed_time': '(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+)s'")
-IN_EPOCH: Final = r"(?i:\bepoch):? *\[?(\d{1,6})\]?[/\d, ]{0,9}\[ *(\d{1,9})/(\d{1,9})"
+IN_EPOCH: Final = r"(?i:\bepoch):? *\[?(\d{1,6})\]?[/\d, ]{0,9}\[ *(\d{1,9})/(\d{1,9})(?! ?\(\d|\d)"
+"""The number of an epoch, of a step in it, and how many an epoch has; with a percentage behind them, of samples."""
 _NUMBERED: Final = tuple(
     map(
         re.compile,
@@ -73,6 +74,7 @@ class Tick(NamedTuple):
     at: seconds on a clock
     taken: seconds of a step by the program's own average; None: not printed
     epoch: its number as text; "": not printed
+    evaluations: lines about evaluation above it
     """
 
     line: int
@@ -80,6 +82,7 @@ class Tick(NamedTuple):
     at: float
     taken: float | None = None
     epoch: str = ""
+    evaluations: int = 0
 
 
 class Interval(NamedTuple):
@@ -97,6 +100,7 @@ class StepClock:
         self._bars, self._stamps = dict[tuple[str, str], list[Tick]](), dict[int, list[Tick]]()
         self._unnamed, self._resolution, self._has_loss = set[tuple[str, str]](), 1e-3, False
         self._since: list[Interval] = []
+        self._evaluations = 0
 
     def take(self, line: int, text: str, raw: str) -> None:
         """Note what a line says: its ``text`` is without prefixes, which ``raw`` has."""
@@ -108,6 +112,8 @@ class StepClock:
             self._has_loss = True
             if not bars:
                 self._stamp(line, text, raw)
+        elif _EVALUATES.search(text) is not None:
+            self._evaluations += 1
 
     def _bar(self, line: int, bar: re.Match[str]) -> None:
         key = (re.sub(r"\d+", "#", bar["of"].strip()), bar["total"])
@@ -121,7 +127,9 @@ class StepClock:
         rate = number(bar["rate"] or "")
         taken = rate if not rate or bar["unit"] == "s/it" else 1 / rate
         at = 3600 * int(bar["hours"] or 0) + 60 * int(bar["minutes"]) + int(bar["seconds"])
-        self._bars.setdefault(key, []).append(Tick(line, int(bar["step"]), at, taken, _epoch(bar["of"])))
+        self._bars.setdefault(key, []).append(
+            Tick(line, int(bar["step"]), at, taken, _epoch(bar["of"]), self._evaluations)
+        )
 
     def _stamp(self, line: int, text: str, raw: str) -> None:
         at, resolution = _seconds(raw)
@@ -130,7 +138,9 @@ class StepClock:
             self._since.append(Interval(line, int(since[1]), float(since[2])))
         for place, pattern in enumerate(_NUMBERED):
             if at is not None and (match := pattern.search(text)) is not None:
-                self._stamps.setdefault(place, []).append(Tick(line, step_of(match), at, epoch=_epoch(text)))
+                self._stamps.setdefault(place, []).append(
+                    Tick(line, step_of(match), at, None, _epoch(text), self._evaluations)
+                )
                 self._resolution = max(self._resolution, resolution)
                 break
 
@@ -204,6 +214,8 @@ def _intervals(ticks: Sequence[Tick], resolution: float) -> list[Interval]:
     for before, tick in pairwise(ticks):
         if start is None or tick.step < start.step or tick.at < start.at:
             first = first + before.step if tick.epoch != before.epoch else 0  # or the program was restarted
+            start = tick
+        elif tick.evaluations > before.evaluations:
             start = tick
         elif tick.step > start.step and tick.at - start.at >= _RESOLVED * resolution:
             found.append(Interval(tick.line, first + tick.step, (tick.at - start.at) / (tick.step - start.step)))
