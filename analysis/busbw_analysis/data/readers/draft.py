@@ -242,7 +242,7 @@ class Draft:
     def _begins_again(self, line: int, size: object) -> bool:
         """Whether a size is not above that of the line before: in place and out of place are on one line."""
         last = self.rows[-1].get("tool_size_bytes") if self.rows and self.rows[-1]["line"] != line else None
-        return isinstance(size, int) and isinstance(last, int) and size <= last
+        return isinstance(size, int) and isinstance(last, int) and 0 < size <= last
 
     def collective(
         self,
