@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from testing.logs import LOGS, read_log
+from testing.logs import LOGS, read_log, refused
 
-from busbw.errors import LogError
 from busbw_analysis.data.readers.hosts import KINDS
 from busbw_analysis.data.readers.nccl_info import ACTIONS
 
@@ -86,14 +85,6 @@ HEALTHY: Final = (
 )
 
 
-def answered(folder: Path, text: str) -> LogError:
-    path = folder / "log"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(LogError) as refused:
-        read_log(path)
-    return refused.value
-
-
 @pytest.mark.parametrize(("line", "code", "named"), LINES)
 def test_a_fact_of_a_host_is_noted(line: str, code: str, named: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
@@ -125,18 +116,18 @@ def test_a_healthy_host_has_no_fact(line: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_fact_alone_is_the_answer(text: str, named: str, tmp_path: Path) -> None:
-    refused = answered(tmp_path, text)
-    assert refused.code == "messages"
-    assert named in refused.answer
-    assert "Do" in dict(refused.lines)
+    error = refused(tmp_path, text)
+    assert error.code == "messages"
+    assert named in error.answer
+    assert "Do" in dict(error.lines)
 
 
 DEVICE: Final = "hca_id: mlx5_{}\n        port:   1\n            state:         PORT_{} (1)\n"
 
 
 def test_a_port_that_is_down_is_the_answer_unless_another_is_active(tmp_path: Path) -> None:
-    assert "mlx5_0" in answered(tmp_path, DEVICE.format(0, "DOWN")).answer
-    both = answered(tmp_path, DEVICE.format(0, "DOWN") + DEVICE.format(1, "ACTIVE"))
+    assert "mlx5_0" in refused(tmp_path, DEVICE.format(0, "DOWN")).answer
+    both = refused(tmp_path, DEVICE.format(0, "DOWN") + DEVICE.format(1, "ACTIVE"))
     assert "mlx5_0" not in both.answer
     assert "mlx5_0" in dict(both.lines)["Also"]
 
@@ -147,9 +138,9 @@ RESOURCES: Final = (
 
 
 def test_ucx_that_lists_only_tcp_has_no_nic(tmp_path: Path) -> None:
-    assert "ib0" in answered(tmp_path, RESOURCES).answer
+    assert "ib0" in refused(tmp_path, RESOURCES).answer
     verbs = "#      resource 4  :  md 4  dev 2  flags -- rc_mlx5/mlx5_0:1\n"
-    assert "ib0" not in answered(tmp_path, RESOURCES + verbs).answer
+    assert "ib0" not in refused(tmp_path, RESOURCES + verbs).answer
 
 
 def matrix(cells: str) -> str:
@@ -167,9 +158,9 @@ def matrix(cells: str) -> str:
     ],
 )
 def test_groups_that_nvlink_joins_are_named(cells: str, groups: str | None, tmp_path: Path) -> None:
-    refused = answered(tmp_path, matrix(cells))
-    assert ("within groups" in refused.answer) == (groups is not None)
-    assert (groups or "") in refused.answer
+    error = refused(tmp_path, matrix(cells))
+    assert ("within groups" in error.answer) == (groups is not None)
+    assert (groups or "") in error.answer
 
 
 RULE: Final = "-" * 74
@@ -180,11 +171,11 @@ ENDED: Final = "Primary job  terminated normally, but 1 process returned\na code
 
 
 def test_a_help_message_of_open_mpi_is_the_answer_if_nothing_else_is(tmp_path: Path) -> None:
-    refused = answered(tmp_path, f"$ mpirun ./a.out\n{RULE}\n{PORTS}{RULE}\nhello\n")
-    assert "no active ports detected" in refused.answer
-    assert "host gpu7" in refused.answer
-    assert "Open MPI says" not in str(answered(tmp_path, f"{RULE}\n{ENDED}{RULE}\n"))
-    failed = answered(
+    error = refused(tmp_path, f"$ mpirun ./a.out\n{RULE}\n{PORTS}{RULE}\nhello\n")
+    assert "no active ports detected" in error.answer
+    assert "host gpu7" in error.answer
+    assert "Open MPI says" not in str(refused(tmp_path, f"{RULE}\n{ENDED}{RULE}\n"))
+    failed = refused(
         tmp_path, f"{RULE}\n{PORTS}{RULE}\nmpirun noticed that process rank 0 exited on signal 9 (Killed)\n"
     )
     assert failed.code == "job-failed"
@@ -193,30 +184,30 @@ def test_a_help_message_of_open_mpi_is_the_answer_if_nothing_else_is(tmp_path: P
 
 def test_a_word_in_a_help_message_is_no_hang(tmp_path: Path) -> None:
     text = "WARNING: A device of Open MPI was late. Receivers retry timeout\nerrors before.\n\n  Local host: n24\n"
-    refused = answered(tmp_path, f"{RULE}\n{text}{RULE}\n")
-    assert (refused.code, "n24" in refused.answer) == ("messages", True)
+    error = refused(tmp_path, f"{RULE}\n{text}{RULE}\n")
+    assert (error.code, "n24" in error.answer) == ("messages", True)
 
 
 def test_counters_of_a_nic_and_one_unused_port(tmp_path: Path) -> None:
     path = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/"
-    assert "2705" in answered(tmp_path, f"{path}lifespan:12\n{path}local_ack_timeout_err:2705\n").answer
+    assert "2705" in refused(tmp_path, f"{path}lifespan:12\n{path}local_ack_timeout_err:2705\n").answer
     link = "link mlx5_{}/1 state {} physical_state {} netdev eth{}\n"
     down, active = link.format(0, "DOWN", "DISABLED", 0), link.format(1, "ACTIVE", "LINK_UP", 1)
-    assert "mlx5_0" in answered(tmp_path, down).answer
-    assert "mlx5_0" not in answered(tmp_path, down + active).answer
-    assert "mlx5_1" in answered(tmp_path, link.format(1, "DOWN", "POLLING", 1) + active).answer, "it flaps"
+    assert "mlx5_0" in refused(tmp_path, down).answer
+    assert "mlx5_0" not in refused(tmp_path, down + active).answer
+    assert "mlx5_1" in refused(tmp_path, link.format(1, "DOWN", "POLLING", 1) + active).answer, "it flaps"
 
 
 def test_a_timeout_of_a_test_is_none_of_nccl_tests(tmp_path: Path) -> None:
-    assert answered(tmp_path, "3: Test timeout computed to be: 10000000\n").code == "not-a-log"
+    assert refused(tmp_path, "3: Test timeout computed to be: 10000000\n").code == "not-a-log"
 
 
 def test_what_failed_may_stand_in_the_prose_around_fences(tmp_path: Path) -> None:
     text = "{}\nSome facts:\n```\n{}```\n"
     active = DEVICE.format(0, "ACTIVE")
-    failed = answered(tmp_path, text.format("Error: Transport retry count exceeded on mlx5_0:1/RoCE", active))
+    failed = refused(tmp_path, text.format("Error: Transport retry count exceeded on mlx5_0:1/RoCE", active))
     assert (failed.code, "line 1" in failed.answer) == ("job-failed", True)
-    assert answered(tmp_path, text.format("Why is it slow?", active)).code == "no-results"
+    assert refused(tmp_path, text.format("Why is it slow?", active)).code == "no-results"
 
 
 def test_a_pod_that_found_a_node_is_no_fault(tmp_path: Path) -> None:
@@ -224,5 +215,5 @@ def test_a_pod_that_found_a_node_is_no_fault(tmp_path: Path) -> None:
         "  Warning  FailedScheduling  5m  default-scheduler  0/2 nodes are available: 2 Insufficient nvidia.com/gpu.\n"
     )
     found = "  Normal   Scheduled  4m  default-scheduler  Successfully assigned default/w-0 to node1\n"
-    assert "Insufficient" in answered(tmp_path, failed).answer
-    assert "Insufficient" not in answered(tmp_path, failed + found).answer
+    assert "Insufficient" in refused(tmp_path, failed).answer
+    assert "Insufficient" not in refused(tmp_path, failed + found).answer

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from testing.logs import LOGS, read_log
+from testing.logs import LOGS, read_log, refused
 from testing.narrow import require
 
 from busbw.errors import LogError
@@ -110,14 +110,6 @@ STARTS: Final = "".join(
     f"node1:4:{rank} [{rank}] NCCL INFO comm 0x5 rank {rank} nranks 2 cudaDev 0 nNodes {{0}} commId 0x6 - Init START\n"
     for rank in (0, 1)
 )
-
-
-def refused(folder: Path, text: str) -> LogError:
-    path = folder / "log"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(LogError) as error:
-        read_log(path)
-    return error.value
 
 
 def test_a_fault_that_a_log_shows_comes_before_the_usual_causes_of_a_hang(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ from typing import Final
 
 import pytest
 from click.testing import CliRunner
-from testing.logs import LOGS, read_log
+from testing.logs import LOGS, read_log, refused
 
 from busbw.cli.main import main
-from busbw.errors import LogError
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.readers.failures import FAILURES, SIGN, may_fail
 from busbw_analysis.data.sources import find
@@ -251,14 +250,6 @@ EXAMPLES: Final = (
     ("[jazz13:00000] *** An error occurred in MPI_Win_post", "job-failed", "MPI_Win_post"),
 )
 """What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
-
-
-def refused(folder: Path, text: str) -> LogError:
-    path = folder / "log"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(LogError) as error:
-        read_log(path)
-    return error.value
 
 
 @pytest.mark.parametrize(("line", "code", "word"), EXAMPLES)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pytest
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.log import ForeignLog
@@ -46,3 +47,12 @@ def _stated(plain: object) -> object:
     if isinstance(plain, dict):
         return {name: _stated(value) for name, value in plain.items() if value not in (None, (), [], {}, "")}
     return [_stated(inner) for inner in plain] if isinstance(plain, list | tuple) else plain
+
+
+def refused(folder: Path, text: str) -> LogError:
+    """Why a log with this text has no results."""
+    path = folder / "log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LogError) as error:
+        read_log(path)
+    return error.value
